@@ -100,11 +100,6 @@ impl<T> Table<T> {
         self.max_len
     }
 
-    /// Returns the number of slots that are or were occupied: the slot of each object is below this number.
-    pub(crate) fn slots_len(&self) -> usize {
-        self.slots.len()
-    }
-
     /// Inserts the object that `make` builds from its new number and slot. Returns the number; `None` if the table is
     /// full. Number 0, and numbers for which `refuse` returns true, are not allocated.
     pub(crate) fn insert_with(

@@ -2,18 +2,22 @@
 
 mod common;
 
-use common::{DEPTH, End, connect, connect_qp, pair, pair_of, settle};
+use common::{DEPTH, End, connect_qp, pair, pair_of, settle};
 use roce::engine::limits::CACHED_QPS;
-use roce::engine::{DestroyError, EngineConfig, QpnPrefix};
+use roce::engine::{DestroyError, EngineConfig, QpHandles, QpnPrefix};
 use roce::id::{Mac, Qpn};
 use roce::mem::{Access, Memory};
 use roce::port::Port;
 use roce::qp::{AddressVector, ConnAttr, PathMtu, QpAttr, QpInit, QpState, ServiceType};
 use roce::queue::{RecvRequest, SendOp, WcStatus};
 use roce::start;
+use std::net::{IpAddr, Ipv4Addr};
 
-/// More queue pairs than one poll flushes or compares with the neighbour cache.
+/// More queue pairs than one poll flushes.
 const QPS: usize = 100;
+
+/// More address handles than one poll updates from the neighbour cache.
+const CLASSES: u8 = 63;
 
 fn state(state: QpState) -> QpAttr {
     QpAttr { state: Some(state), ..QpAttr::default() }
@@ -76,26 +80,59 @@ fn queue_pairs_in_error_flush_all_posts_and_leave_the_device_idle() {
     assert_eq!(a.engine.next_deadline(), None);
 }
 
-#[test]
-fn all_queue_pairs_follow_a_neighbour_that_moves() {
-    let (mut a, mut b) = pair(PathMtu::Mtu1024, 4096, true);
-    for _ in 0..QPS {
-        let handles = a.engine.create_qp(&a.small_qp()).unwrap();
-        (a.qpn, a.send, a.recv) = (handles.qpn, handles.send, handles.recv.expect("no SRQ"));
-        connect(&mut a, Qpn::new(0x1234), AddressVector::new(b.gid, 1), &common::conn(PathMtu::Mtu1024));
-    }
-    settle(&mut a, &mut b);
-    let moved = Mac([2, 0, 0, 0, 0, 77]);
-    a.engine.neighbour_mut().set_neighbour(b.gid.ip(), moved);
-    let polls = (1..QPS as u64).find(|nanos| !a.poll(200_000 + nanos).more).expect("all are compared");
-    assert!(polls > 1, "one poll compares a bounded number");
-    // `a.post` uses the queue pair created last.
+/// Creates a queue pair of `a` that is connected along `path`.
+fn connected(a: &mut End, path: AddressVector) -> QpHandles {
+    let handles = a.engine.create_qp(&a.small_qp()).unwrap();
+    connect_qp(&mut a.engine, handles.qpn, Qpn::new(0x1234), path, &common::conn(PathMtu::Mtu1024));
+    handles
+}
+
+/// Posts a WRITE to queue pair `handles` of `a`. Returns the destination MAC of its packet, which `b` does not receive.
+fn destination_of_a_write(a: &mut End, b: &mut End, handles: QpHandles) -> Mac {
+    a.send = handles.send;
     a.post(1, SendOp::Write { remote_addr: b.memory.addr(), rkey: b.rkey }, a.sge(0, 64));
     a.poll(300_000);
     let mut frames = Vec::new();
     b.engine.port_mut().rx_burst(&mut frames, 8);
-    assert_eq!(frames.iter().map(|frame| frame.as_ref().first_chunk()).collect::<Vec<_>>(), [Some(&moved.0)]);
+    assert_eq!(frames.len(), 1);
+    let mac = Mac(*frames[0].as_ref().first_chunk().unwrap());
     b.engine.port_mut().free_frames(&mut frames);
+    mac
+}
+
+const MOVED: Mac = Mac([2, 0, 0, 0, 0, 77]);
+
+#[test]
+fn the_queue_pairs_of_an_address_handle_follow_a_neighbour_that_moves_in_one_poll() {
+    let (mut a, mut b) = pair(PathMtu::Mtu1024, 4096, true);
+    let (other, other_mac) = (IpAddr::from(Ipv4Addr::new(10, 0, 0, 3)), Mac([2, 0, 0, 0, 0, 3]));
+    a.engine.neighbour_mut().set_neighbour(other, other_mac);
+    let path = AddressVector::new(b.gid, 1);
+    let to_b: Vec<QpHandles> = (0..QPS).map(|_| connected(&mut a, path)).collect();
+    let to_other = connected(&mut a, AddressVector::new(other.into(), 1));
+    settle(&mut a, &mut b);
+    a.engine.neighbour_mut().set_neighbour(b.gid.ip(), MOVED);
+    assert!(!a.poll(200_000).more, "two address handles are updated in one poll");
+    for handles in to_b {
+        assert_eq!(destination_of_a_write(&mut a, &mut b, handles), MOVED);
+    }
+    assert_eq!(destination_of_a_write(&mut a, &mut b, to_other), other_mac);
+}
+
+#[test]
+fn a_poll_updates_a_bounded_number_of_address_handles() {
+    let (mut a, mut b) = pair(PathMtu::Mtu1024, 4096, true);
+    // Each queue pair has a traffic class, and therefore an address handle, of its own.
+    let path = |tclass| AddressVector { traffic_class: 4 * tclass, ..AddressVector::new(b.gid, 1) };
+    let classes: Vec<AddressVector> = (0..CLASSES).map(path).collect();
+    let all: Vec<QpHandles> = classes.into_iter().map(|path| connected(&mut a, path)).collect();
+    settle(&mut a, &mut b);
+    a.engine.neighbour_mut().set_neighbour(b.gid.ip(), MOVED);
+    let polls = (1..u64::from(CLASSES)).find(|nanos| !a.poll(200_000 + nanos).more);
+    assert!(polls.expect("all are updated") > 1, "one poll updates a bounded number");
+    for handles in all {
+        assert_eq!(destination_of_a_write(&mut a, &mut b, handles), MOVED);
+    }
 }
 
 /// Upper bound in bytes on the heap memory of a connected queue pair, including its share of the device's tables. The

@@ -10,6 +10,7 @@ use super::{Engine, Event, Outgoing};
 use crate::port::Port;
 use crate::qp::QpState;
 use crate::qp::context::{TxContext, TxOutcome};
+use crate::qp::emit::PacketBuilder;
 
 impl<P: Port> Engine<P> {
     /// Sends packets of scheduled queue pairs, and returns the number of packets sent.
@@ -55,16 +56,18 @@ impl<P: Port> Engine<P> {
     fn transmit_qp(&mut self, slot: usize, outgoing: Outgoing, quantum: &mut u32) -> TxOutcome {
         let Some(qp) = self.qps.at_mut(slot) else { return TxOutcome::Done };
         qp.scheduled = false;
-        let Some(Connection { service: Service::Rc(rc), builder, .. }) = &mut qp.connection else {
+        let Some(Connection { service: Service::Rc(rc), address_handle, headers, .. }) = &mut qp.connection
+        else {
             return self.transmit_uc(slot, quantum);
         };
+        let Some(handle) = self.address_handles.get(*address_handle) else { return TxOutcome::Done };
         let mut tx = TxContext {
             now: self.now,
             port: &mut self.port,
             budget: quantum,
             memory: &self.memory,
             pd: qp.init.pd,
-            builder,
+            builder: PacketBuilder { template: &handle.template, headers },
             counters: &mut qp.counters,
         };
         // If no work request is outstanding, the requester is not accessed, because the access would load several cache
@@ -109,9 +112,11 @@ impl<P: Port> Engine<P> {
     #[inline(never)]
     fn transmit_uc(&mut self, slot: usize, quantum: &mut u32) -> TxOutcome {
         let Some(qp) = self.qps.at_mut(slot) else { return TxOutcome::Done };
-        let Some(Connection { service: Service::Uc(uc), builder, .. }) = &mut qp.connection else {
+        let Some(Connection { service: Service::Uc(uc), address_handle, headers, .. }) = &mut qp.connection
+        else {
             return TxOutcome::Done;
         };
+        let Some(handle) = self.address_handles.get(*address_handle) else { return TxOutcome::Done };
         if !matches!(qp.state, QpState::Rts | QpState::Sqd) {
             return TxOutcome::Done;
         }
@@ -121,7 +126,7 @@ impl<P: Port> Engine<P> {
             budget: quantum,
             memory: &self.memory,
             pd: qp.init.pd,
-            builder,
+            builder: PacketBuilder { template: &handle.template, headers },
             counters: &mut qp.counters,
         };
         let outcome = uc.sender.transmit(&mut qp.outstanding, &mut tx);

@@ -131,7 +131,7 @@ impl<P: Port> Engine<P> {
             *if is_own { &mut self.drops.unknown_qp } else { &mut self.drops.foreign_qp } += 1;
             return;
         };
-        match admit(qp, packet) {
+        match admit(qp, &self.address_handles, packet) {
             Admission::Pass => {}
             Admission::Stale => {
                 qp.counters.rcvd_pkts += 1;
@@ -153,7 +153,7 @@ impl<P: Port> Engine<P> {
             return;
         }
         let is_request = packet.info.is_request;
-        if qp.connection.as_ref().is_some_and(|connection| connection.source.is_unbound(is_request)) {
+        if qp.connection.as_ref().is_some_and(|connection| connection.source_ports.is_unbound(is_request)) {
             bind_source_port(qp, packet);
         }
         if packet.ip.congestion_experienced() && is_mark_plausible(qp, packet) {

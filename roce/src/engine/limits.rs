@@ -35,8 +35,12 @@ pub(crate) const FLUSH_NANOS: u64 = 1_000_000;
 /// Largest number of work requests that one poll flushes from each of the two queues of a queue pair.
 pub(crate) const FLUSHED_WRS_PER_QP: usize = 32;
 
-/// Largest number of queue pairs for which one poll compares the MAC of the next hop with a changed neighbour cache.
-pub(crate) const FOLLOWED_QPS_PER_POLL: usize = 16;
+/// Largest number of address handles that a queue pair uses at a time. A device therefore has at most
+/// `DeviceLimits::max_qps` address handles, and no transition of a queue pair fails for lack of an address handle.
+pub(crate) const ADDRESS_HANDLES_PER_QP: usize = 1;
+
+/// Largest number of address handles whose MAC one poll updates from a changed neighbour cache.
+pub(crate) const FOLLOWED_ADDRESS_HANDLES_PER_POLL: usize = 16;
 
 /// Largest number of ARP, neighbour discovery and ICMP frames sent in one poll.
 pub const NEIGHBOUR_FRAMES_PER_POLL: usize = 4;

@@ -6,7 +6,7 @@
 //!               timers         -> requester                            at most TIMERS_PER_POLL
 //!               reorder buffer -> expired requests are dropped         at most REORDER_EXPIRED_PER_POLL
 //!               errors         -> flush                                at most FLUSHED_QPS_PER_POLL
-//!               neighbour      -> MACs of queue pairs, if it changed   at most FOLLOWED_QPS_PER_POLL
+//!               neighbour      -> MACs of address handles, if changed  at most FOLLOWED_ADDRESS_HANDLES_PER_POLL
 //!               notifier       -> port                                 at most CNPS_PER_POLL
 //!               egress         -> responder, requester -> port         at most TX_BUDGET_PKTS
 //!               neighbour      -> port                                 at most NEIGHBOUR_FRAMES_PER_POLL
@@ -25,6 +25,7 @@
     )
 )]
 
+mod address_handle;
 mod admit;
 mod egress;
 mod error;
@@ -69,9 +70,10 @@ pub use qpn_prefix::QpnPrefix;
 pub use shared_objects::SharedObjects;
 pub use source::SourceChecks;
 
+use address_handle::AddressHandles;
 use limits::{
-    DEFAULT_LINK_BITS_PER_SEC, DeviceLimits, FLUSHED_QPS_PER_POLL, FLUSHED_WRS_PER_QP,
-    REORDER_EXPIRED_PER_POLL, RX_BURST_FRAMES, TIMERS_PER_POLL,
+    ADDRESS_HANDLES_PER_QP, DEFAULT_LINK_BITS_PER_SEC, DeviceLimits, FLUSHED_QPS_PER_POLL,
+    FLUSHED_WRS_PER_QP, REORDER_EXPIRED_PER_POLL, RX_BURST_FRAMES, TIMERS_PER_POLL,
 };
 use notifier::Notifier;
 use qp_object::{Connection, Qp, Service};
@@ -289,8 +291,9 @@ pub struct Engine<P: Port> {
     random: Random,
     neighbour: Neighbour,
     neighbour_generation: u64,
-    /// Index in `qps` of the first queue pair not yet compared with the changed neighbour cache; `None` if no
-    /// comparison is pending.
+    address_handles: AddressHandles,
+    /// Slot of the first address handle whose MAC is not yet updated from the changed neighbour cache; `None` if no
+    /// update is pending.
     following: Option<usize>,
     objects: Arc<SharedObjects>,
     memory: MemoryView,
@@ -350,6 +353,7 @@ impl<P: Port> Engine<P> {
             random: Random::new(config.seed),
             neighbour_generation: neighbour.generation(),
             neighbour,
+            address_handles: AddressHandles::new(ADDRESS_HANDLES_PER_QP * slots),
             following: None,
             memory: objects.memory(),
             objects,
@@ -420,8 +424,8 @@ impl<P: Port> Engine<P> {
         });
     }
 
-    /// Returns whether a bound of the last poll left packets to be sent, queue pairs to be flushed, or queue pairs to
-    /// be compared with the neighbour cache.
+    /// Returns whether a bound of the last poll left packets to be sent, queue pairs to be flushed, or address handles
+    /// to be updated from the neighbour cache.
     #[inline]
     fn has_more(&self) -> bool {
         !self.tx_ready.is_empty()

@@ -1,16 +1,17 @@
 //! Modifies queue pairs (IBA 11.2.5.2): checks the transition and the ranges of values, resolves the address vector,
 //! and applies the change.
 
-use super::limits::{FLUSHED_WRS_PER_QP, FOLLOWED_QPS_PER_POLL, MAX_RD_ATOMIC};
-use super::qp_object::{Attributes, Connection, Qp, Service};
-use super::source::Source;
+use super::address_handle::{AddressHandle, AddressHandleId, AddressHandles, AddressKey};
+use super::limits::{FLUSHED_WRS_PER_QP, FOLLOWED_ADDRESS_HANDLES_PER_POLL, MAX_RD_ATOMIC};
+use super::qp_object::{Attributes, Connection, Service};
+use super::source::SourcePorts;
 use super::{Engine, schedule};
 use crate::congestion::notification::ECT_0;
 use crate::congestion::parameters;
-use crate::id::{Gid, Mac, PKey, Qpn};
+use crate::id::{Gid, Qpn};
 use crate::neighbour::Resolution;
 use crate::port::Port;
-use crate::qp::emit::PacketBuilder;
+use crate::qp::emit::QpHeaders;
 use crate::qp::outstanding::Outstanding;
 use crate::qp::rc::Rc;
 use crate::qp::rc::requester::{Requester, RequesterConfig};
@@ -23,8 +24,7 @@ use crate::qp::{AddressVector, ConnAttr, ModifyError, PathMtu, QpAttr, QpState, 
 use crate::recovery::RecoveryScheme;
 use crate::recovery::selective_repeat::{WINDOW_PKTS_MAX, WINDOW_PKTS_MIN};
 use crate::start;
-use crate::time::Instant;
-use crate::wire::{AddressPair, HeaderSpec, HeaderTemplate, flow_label_from_qpns, udp_source_port};
+use crate::wire::{flow_label_from_qpns, udp_source_port};
 
 /// Hop limit (IPv6) or time to live (IPv4) of packets if the `hop_limit` of the address vector is 0.
 const DEFAULT_HOP_LIMIT: u8 = 64;
@@ -61,19 +61,21 @@ impl<P: Port> Engine<P> {
             attributes.conn.congestion = Some(self.congestion);
         }
         let attributes = updated(&attributes, attr);
-        let path = match attr.path {
-            Some(path) => Some((path, self.path_for(qpn, &attributes, &path)?)),
+        let route = match attr.path {
+            Some(path) => Some(self.route_for(qpn, &attributes, &path)?),
             None => None,
         };
         let slot = self.qps.slot_of(qpn.value()).ok_or(ModifyError::UnknownQp)?;
         let Some(qp) = self.qps.at_mut(slot) else { return Err(ModifyError::UnknownQp) };
         qp.attributes = attributes;
-        if let (Some(connection), Some((_, route))) = (&mut qp.connection, &path) {
-            (connection.builder, connection.peer_mac) = (route.path, route.peer_mac);
-            (connection.source, connection.peer, connection.own) = (route.source, route.peer, route.own);
-            connection.vlan = route.vlan;
+        self.carry_out(slot, from, to, route);
+        // These transitions may change the address handle to one whose MAC is out of date, because `follow_neighbours`
+        // updates few address handles per poll.
+        let connection = self.qps.get(qpn.value()).and_then(|qp| qp.connection.as_ref());
+        let address_handle = connection.map(|connection| connection.address_handle);
+        if let (Some(id), QpState::Rtr | QpState::Rts | QpState::Sqd) = (address_handle, to) {
+            self.update_mac(id);
         }
-        self.carry_out(slot, from, to, path.map(|(_, route)| route));
         Ok(())
     }
 
@@ -83,7 +85,7 @@ impl<P: Port> Engine<P> {
         match (from, to) {
             (_, QpState::Reset) => {
                 qp.close_reorder_buffer(slot, &mut self.reorder);
-                qp.discard();
+                qp.discard().into_iter().for_each(|id| self.address_handles.release(id));
                 qp.flushing = false;
                 self.errors.retain(|other| *other != slot);
             }
@@ -94,14 +96,9 @@ impl<P: Port> Engine<P> {
                 if is_rc && qp.attributes.conn.recovery.buffered_pkts_max().is_some() {
                     self.reorder.open(slot);
                 }
-                qp.connection = route.map(|route| Connection {
-                    service,
-                    builder: route.path,
-                    peer_mac: route.peer_mac,
-                    source: route.source,
-                    peer: route.peer,
-                    own: route.own,
-                    vlan: route.vlan,
+                qp.connection = route.map(|Route { handle, headers, source_ports }| {
+                    let address_handle = self.address_handles.acquire(handle);
+                    Connection { service, address_handle, headers, source_ports }
                 });
             }
             (QpState::Rtr, QpState::Rts) => {
@@ -112,15 +109,15 @@ impl<P: Port> Engine<P> {
                         &qp.attributes,
                         link_bits_per_sec,
                     );
-                    // The transition to RTS may change the congestion control, and thereby whether packets are ECT(0).
-                    connection.builder.template.set_tclass(traffic_class(&qp.attributes));
+                    set_traffic_class(connection, &qp.attributes, &mut self.address_handles);
                 }
             }
             (QpState::Sqd, QpState::Sqd) => {
-                let Attributes { conn, sq_psn, .. } = &qp.attributes;
-                let config = RequesterConfig::new(conn, *sq_psn, link_bits_per_sec);
-                if let Some(Connection { service: Service::Rc(rc), .. }) = &mut qp.connection {
-                    rc.requester.reconfigure(config);
+                if let Some(connection) = &mut qp.connection {
+                    if let Some(route) = route {
+                        set_route(connection, route, &mut self.address_handles);
+                    }
+                    reconfigure(connection, &qp.attributes, link_bits_per_sec, &mut self.address_handles);
                 }
             }
             (QpState::Sqe, QpState::Rts) => {
@@ -143,7 +140,7 @@ impl<P: Port> Engine<P> {
         schedule(&mut self.qps, &mut self.tx_ready, slot);
     }
 
-    fn path_for(
+    fn route_for(
         &mut self,
         qpn: Qpn,
         attributes: &Attributes,
@@ -175,19 +172,26 @@ impl<P: Port> Engine<P> {
                 ));
             }
         };
-        let ends = Ends { src_mac: self.mac, dst_mac: peer_mac, src: own, vlan };
-        let template =
-            template_for(qpn, attributes, path, ends).map_err(|families| no_path(families.to_string()))?;
+        let key = AddressKey {
+            peer: path.dgid,
+            own,
+            vlan,
+            traffic_class: traffic_class(attributes),
+            hop_limit: if path.hop_limit == 0 { DEFAULT_HOP_LIMIT } else { path.hop_limit },
+            flow_label: if own.is_ipv4() { 0 } else { path.flow_label & FLOW_LABEL_MASK },
+            is_on_link: self.neighbour.is_on_link(path.dgid.ip()),
+        };
+        let handle = AddressHandle::new(key, self.mac, peer_mac, self.source_checks)
+            .map_err(|families| no_path(families.to_string()))?;
+        let fields = handle.template.qp_fields(attributes.dest_qpn, source_port(qpn, attributes, path));
         #[expect(clippy::cast_possible_truncation, reason = "drawn below 2^16")]
         let ip_id = start::ip_id(self.random.below(1 << 16) as u16);
-        let on_link = self.neighbour.is_on_link(path.dgid.ip());
-        let source =
-            Source::new(self.source_checks, on_link.then_some(peer_mac), AddressPair::new(path.dgid, own));
-        Ok(Route { path: PacketBuilder { template, ip_id }, peer_mac, source, peer: path.dgid, own, vlan })
+        let source_ports = SourcePorts::new(self.source_checks);
+        Ok(Route { handle, headers: QpHeaders { fields, ip_id }, source_ports })
     }
 
-    /// After a change of the neighbour cache, rewrites the destination MAC in the headers of queue pairs whose next hop
-    /// has a new MAC.
+    /// After a change of the neighbour cache, updates the MACs of the address handles. While the next hop of an address
+    /// handle is unresolved or unreachable, its queue pairs continue to send to the last known MAC.
     #[inline]
     pub(super) fn follow_neighbours(&mut self) {
         let generation = self.neighbour.generation();
@@ -202,27 +206,18 @@ impl<P: Port> Engine<P> {
     #[cold]
     #[inline(never)]
     fn follow_from(&mut self, first: usize) {
-        let end = self.qps.slots_len().min(first + FOLLOWED_QPS_PER_POLL);
-        for slot in first..end {
-            let Some(qp) = self.qps.at_mut(slot) else { continue };
-            move_to_neighbour(qp, &mut self.neighbour, self.now, self.mac);
-        }
-        self.following = Some(end).filter(|end| *end < self.qps.slots_len());
+        let slots = self.address_handles.slots_len();
+        let end = slots.min(first + FOLLOWED_ADDRESS_HANDLES_PER_POLL);
+        (first..end).for_each(|slot| self.update_mac(AddressHandleId::new(slot)));
+        self.following = Some(end).filter(|end| *end < slots);
     }
-}
 
-fn move_to_neighbour(qp: &mut Qp, neighbour: &mut crate::neighbour::Neighbour, now: Instant, src_mac: Mac) {
-    let (Some(connection), Some(path)) = (&mut qp.connection, qp.attributes.path) else { return };
-    let Resolution::Known(mac) = neighbour.resolve(connection.peer.ip(), now) else { return };
-    if mac == connection.peer_mac {
-        return;
-    }
-    let ends = Ends { src_mac, dst_mac: mac, src: connection.own, vlan: connection.vlan };
-    let template = template_for(qp.qpn, &qp.attributes, &path, ends);
-    if let Ok(template) = template {
-        connection.builder.template = template;
-        connection.peer_mac = mac;
-        connection.source.mac = connection.source.mac.map(|_| mac);
+    /// Sets the MAC of an address handle in use to that of the next hop, if the next hop is resolved.
+    fn update_mac(&mut self, id: AddressHandleId) {
+        let Some(handle) = self.address_handles.get_mut(id) else { return };
+        if let Resolution::Known(mac) = self.neighbour.resolve(handle.peer().ip(), self.now) {
+            handle.set_peer_mac(mac);
+        }
     }
 }
 
@@ -263,21 +258,43 @@ fn start_sends(
     }
 }
 
-/// Attributes of a connection that are derived from its address vector and from the MAC of the next hop.
+/// State of a connection that is derived from its address vector and from the MAC of the next hop.
 struct Route {
-    path: PacketBuilder,
-    peer_mac: Mac,
-    source: Source,
-    peer: Gid,
-    own: Gid,
-    vlan: Option<u16>,
+    handle: AddressHandle,
+    headers: QpHeaders,
+    source_ports: SourcePorts,
 }
 
-struct Ends {
-    src_mac: Mac,
-    dst_mac: Mac,
-    src: Gid,
-    vlan: Option<u16>,
+/// Applies changed timers, retry counts and congestion control to a reliable connection in SQD.
+fn reconfigure(
+    connection: &mut Connection,
+    attributes: &Attributes,
+    link_bits_per_sec: u64,
+    address_handles: &mut AddressHandles,
+) {
+    if let Service::Rc(rc) = &mut connection.service {
+        let config = RequesterConfig::new(&attributes.conn, attributes.sq_psn, link_bits_per_sec);
+        rc.requester.reconfigure(config);
+        set_traffic_class(connection, attributes, address_handles);
+    }
+}
+
+/// Changes the traffic class of a connection after its congestion control, and thereby whether its packets are ECT(0).
+fn set_traffic_class(
+    connection: &mut Connection,
+    attributes: &Attributes,
+    address_handles: &mut AddressHandles,
+) {
+    let traffic_class = traffic_class(attributes);
+    connection.address_handle = address_handles.with_traffic_class(connection.address_handle, traffic_class);
+}
+
+fn set_route(connection: &mut Connection, route: Route, address_handles: &mut AddressHandles) {
+    // The handle in use is released first, so that a queue pair never uses two address handles.
+    address_handles.release(connection.address_handle);
+    connection.address_handle = address_handles.acquire(route.handle);
+    connection.headers = route.headers;
+    connection.source_ports = route.source_ports;
 }
 
 /// Returns the traffic class of all packets of a queue pair: the traffic class of the address vector. If the ECN field
@@ -289,28 +306,11 @@ fn traffic_class(attributes: &Attributes) -> u8 {
     if wants_marks { given | ECT_0 } else { given }
 }
 
-fn template_for(
-    qpn: Qpn,
-    attributes: &Attributes,
-    path: &AddressVector,
-    ends: Ends,
-) -> Result<HeaderTemplate, crate::wire::MixedFamilies> {
-    let dest_qp = attributes.dest_qpn;
-    let derived = flow_label_from_qpns(qpn, dest_qp);
-    let flow_label = if path.flow_label == 0 { derived } else { path.flow_label & FLOW_LABEL_MASK };
-    HeaderTemplate::new(&HeaderSpec {
-        src_mac: ends.src_mac,
-        dst_mac: ends.dst_mac,
-        vlan: ends.vlan,
-        src: ends.src,
-        dst: path.dgid,
-        tclass: traffic_class(attributes),
-        ttl: if path.hop_limit == 0 { DEFAULT_HOP_LIMIT } else { path.hop_limit },
-        flow_label: path.flow_label & FLOW_LABEL_MASK,
-        udp_source_port: udp_source_port(flow_label),
-        pkey: PKey::DEFAULT,
-        dest_qp,
-    })
+/// Returns the UDP source port of packets of queue pair `qpn`: derived from the flow label of `path` or, if this flow
+/// label is 0, from the QPNs of both queue pairs.
+fn source_port(qpn: Qpn, attributes: &Attributes, path: &AddressVector) -> u16 {
+    let given = path.flow_label & FLOW_LABEL_MASK;
+    udp_source_port(if path.flow_label == 0 { flow_label_from_qpns(qpn, attributes.dest_qpn) } else { given })
 }
 
 fn updated(now: &Attributes, attr: &QpAttr) -> Attributes {

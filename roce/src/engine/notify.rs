@@ -4,6 +4,7 @@
 use super::Engine;
 use super::limits::CNPS_PER_POLL;
 use crate::port::Port;
+use crate::qp::emit::PacketBuilder;
 use crate::wire::Packet;
 
 impl<P: Port> Engine<P> {
@@ -13,11 +14,12 @@ impl<P: Port> Engine<P> {
     pub(super) fn on_marked(&mut self, slot: usize, packet: &Packet<'_>) {
         let Some(qp) = self.qps.at_mut(slot) else { return };
         let Some(connection) = &qp.connection else { return };
+        let Some(handle) = self.address_handles.get(connection.address_handle) else { return };
         qp.counters.np_ecn_marked_roce_packets += 1;
         if packet.payload.is_empty() || qp.cnp_due {
             return;
         }
-        if self.notifier.point.on_marked(self.now, slot, &connection.peer) {
+        if self.notifier.point.on_marked(self.now, slot, handle.peer()) {
             qp.cnp_due = true;
             self.notifier.due.push_back(slot);
         }
@@ -45,8 +47,11 @@ impl<P: Port> Engine<P> {
             // A queue pair that was destroyed, or is no longer in RTR, RTS, SQD or SQE, sends no CNP.
             if let Some(qp) = self.qps.at_mut(slot).filter(|qp| qp.cnp_due)
                 && let Some(connection) = qp.connection.as_mut().filter(|_| qp.state.receives())
+                && let Some(handle) = self.address_handles.get(connection.address_handle)
             {
-                if connection.builder.emit_notification(&mut self.port, traffic_class).is_err() {
+                let headers = &mut connection.headers;
+                let mut builder = PacketBuilder { template: &handle.template, headers };
+                if builder.emit_notification(&mut self.port, traffic_class).is_err() {
                     return sent;
                 }
                 qp.counters.np_cnp_sent += 1;

@@ -117,6 +117,8 @@ impl<P: Port> Engine<P> {
         let slot = self.qps.slot_of(qpn.value()).ok_or(unknown)?;
         let mut qp = self.qps.remove(qpn.value()).ok_or(unknown)?;
         qp.close_reorder_buffer(slot, &mut self.reorder);
+        let address_handle = qp.connection.as_ref().map(|connection| connection.address_handle);
+        address_handle.into_iter().for_each(|id| self.address_handles.release(id));
         self.objects.release_pd(qp.init.pd);
         self.objects.release_cqs([qp.init.send_cq, qp.init.recv_cq]);
         qp.init.srq.into_iter().for_each(|srq| self.srqs.release(srq));

@@ -1,10 +1,11 @@
-use super::source::Source;
+use super::address_handle::AddressHandleId;
+use super::source::SourcePorts;
 use crate::congestion::Congestion;
 use crate::counters::QpCounters;
-use crate::id::{Gid, Mac, Qpn};
+use crate::id::Qpn;
 use crate::psn::Psn;
 use crate::qp::completions::SendCompletions;
-use crate::qp::emit::PacketBuilder;
+use crate::qp::emit::QpHeaders;
 use crate::qp::outstanding::Outstanding;
 use crate::qp::rc::Rc;
 use crate::qp::rc::reorder_buffer::ReorderStore;
@@ -98,15 +99,10 @@ impl Service {
 /// The connection of a queue pair, from RTR on.
 pub(super) struct Connection {
     pub service: Service,
-    pub builder: PacketBuilder,
-    /// Destination MAC of packets to the peer: the MAC of the peer or of a gateway.
-    pub peer_mac: Mac,
-    pub source: Source,
-    pub peer: Gid,
-    /// Source GID of packets to the peer.
-    pub own: Gid,
-    /// VLAN of the GID `own`, for packets sent and received; `None` if untagged.
-    pub vlan: Option<u16>,
+    /// Address handle of the peer; the connection is one of its users.
+    pub address_handle: AddressHandleId,
+    pub headers: QpHeaders,
+    pub source_ports: SourcePorts,
 }
 
 pub(super) struct Qp {
@@ -198,13 +194,14 @@ impl Qp {
         store.close(slot);
     }
 
-    /// Discards connection, attributes and work requests, at the transition to RESET. No completions are written.
-    pub(super) fn discard(&mut self) {
+    /// Discards connection, attributes and work requests, at the transition to RESET. No completions are written. The
+    /// caller releases the address handle that this function returns.
+    pub(super) fn discard(&mut self) -> Option<AddressHandleId> {
         while self.outstanding.pop().is_some() {}
         while self.receives.release().is_some() {}
-        self.connection = None;
         self.attributes = Attributes::default();
         self.established = false;
         self.drained = false;
+        self.connection.take().map(|connection| connection.address_handle)
     }
 }

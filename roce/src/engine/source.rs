@@ -30,7 +30,7 @@ pub(super) enum SourcePort {
     Bound(u16),
 }
 
-/// MAC, IP address and UDP source ports required of packets to a queue pair.
+/// MAC, IP addresses and VLAN required of packets from a peer.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Source {
     /// Required source MAC. `None` if the source MAC is not checked, or if the peer is not on the link. In the second
@@ -39,29 +39,35 @@ pub(super) struct Source {
     pub mac: Option<Mac>,
     /// Required source and destination IP address: the addresses of the peer and of the queue pair.
     pub addresses: AddressPair,
-    /// Required UDP source ports of requests and of responses. An RNIC may use different ports for the two PSN spaces.
-    request_port: SourcePort,
-    response_port: SourcePort,
+    /// Required VLAN identifier; 0: untagged.
+    pub vlan: u16,
 }
 
-impl Source {
-    pub(super) fn new(checks: SourceChecks, mac: Option<Mac>, addresses: AddressPair) -> Self {
+/// UDP source ports required of packets to a queue pair. An RNIC may use different ports for the two PSN spaces.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct SourcePorts {
+    request: SourcePort,
+    response: SourcePort,
+}
+
+impl SourcePorts {
+    pub(super) fn new(checks: SourceChecks) -> Self {
         let port = if checks.udp_port { SourcePort::Unbound } else { SourcePort::Any };
-        Source { mac: mac.filter(|_| checks.mac), addresses, request_port: port, response_port: port }
+        SourcePorts { request: port, response: port }
     }
 
     #[inline]
-    pub(super) fn port(&self, is_request: bool) -> SourcePort {
-        if is_request { self.request_port } else { self.response_port }
+    pub(super) fn get(&self, is_request: bool) -> SourcePort {
+        if is_request { self.request } else { self.response }
     }
 
     #[inline]
     pub(super) fn is_unbound(&self, is_request: bool) -> bool {
-        self.port(is_request) == SourcePort::Unbound
+        self.get(is_request) == SourcePort::Unbound
     }
 
     pub(super) fn bind(&mut self, is_request: bool, port: u16) {
-        let bound = if is_request { &mut self.request_port } else { &mut self.response_port };
+        let bound = if is_request { &mut self.request } else { &mut self.response };
         *bound = SourcePort::Bound(port);
     }
 }

@@ -62,7 +62,7 @@ pub(crate) struct TxContext<'a, P: Port> {
     pub budget: &'a mut u32,
     pub memory: &'a MemoryView,
     pub pd: PdId,
-    pub builder: &'a mut PacketBuilder,
+    pub builder: PacketBuilder<'a>,
     pub counters: &'a mut QpCounters,
 }
 

@@ -2,20 +2,27 @@
 
 use crate::port::{PHANTOM_ICRC, Payload, Port};
 use crate::psn::Psn;
-use crate::wire::{FrameParts, HeaderTemplate, Opcode, PacketSpec};
+use crate::wire::{AddressTemplate, FrameParts, Opcode, PacketSpec, QpFields};
 
-/// Header template of a connection, and the IPv4 identification of the next packet.
+/// The header fields of packets that a queue pair does not share with the other queue pairs of its address handle.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct PacketBuilder {
-    pub template: HeaderTemplate,
+pub(crate) struct QpHeaders {
+    pub fields: QpFields,
+    /// IPv4 identification of the next packet.
     pub ip_id: u16,
+}
+
+/// Builds packets from the headers of an address handle and those of a queue pair.
+pub(crate) struct PacketBuilder<'a> {
+    pub template: &'a AddressTemplate,
+    pub headers: &'a mut QpHeaders,
 }
 
 /// Error: the port has no free transmit buffer. The packet is sent in a later poll.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct PortFull;
 
-impl PacketBuilder {
+impl PacketBuilder<'_> {
     #[inline]
     pub(crate) fn packet(&mut self, opcode: Opcode, psn: Psn, payload_len: u32) -> PacketSpec {
         PacketSpec {
@@ -25,7 +32,7 @@ impl PacketBuilder {
             fecn: false,
             becn: false,
             psn,
-            ip_id: self.ip_id,
+            ip_id: self.headers.ip_id,
             payload_len: payload_len as usize,
         }
     }
@@ -44,14 +51,13 @@ impl PacketBuilder {
         port: &mut P,
         traffic_class: u8,
     ) -> Result<(), PortFull> {
-        let mut path = *self;
-        path.template.set_tclass(traffic_class);
-        path.template.set_mig_req(false);
-        let mut spec = path.packet(Opcode::CNP, Psn::new(0), 0);
+        let mut template = *self.template;
+        template.set_tclass(traffic_class);
+        template.set_mig_req(false);
+        let mut spec = self.packet(Opcode::CNP, Psn::new(0), 0);
         spec.becn = true;
-        path.emit(port, &spec, |parts| parts.ext.fill(0))?;
-        self.ip_id = path.ip_id;
-        Ok(())
+        PacketBuilder { template: &template, headers: self.headers }
+            .emit(port, &spec, |parts| parts.ext.fill(0))
     }
 
     /// Reserves a transmit buffer of `port`, writes the headers, calls `fill` to write extension headers and payload,
@@ -66,17 +72,18 @@ impl PacketBuilder {
         let ext_len = spec.opcode.info().map_or(0, |info| info.ext_len_bytes);
         let frame_len = self.template.frame_len(ext_len, spec.payload_len);
         let payload = port.payload();
+        let fields = &self.headers.fields;
         let frame = port.tx_reserve(frame_len).ok_or(PortFull)?;
         #[expect(clippy::expect_used, reason = "internal: the port returns what was reserved")]
-        let mut parts = self.template.write(frame, spec).expect("the frame has the length asked for");
+        let mut parts = self.template.write(frame, fields, spec).expect("the frame has the length asked for");
         fill(&mut parts);
         let sealed = match payload {
-            Payload::Carried => self.template.seal(frame),
+            Payload::Carried => self.template.seal(frame, fields),
             Payload::Phantom => frame.last_chunk_mut().map(|icrc| *icrc = PHANTOM_ICRC.to_le_bytes()),
         };
         #[expect(clippy::expect_used, reason = "internal: the frame has room for its headers")]
         sealed.expect("the frame was just written");
-        self.ip_id = self.ip_id.wrapping_add(1);
+        self.headers.ip_id = self.headers.ip_id.wrapping_add(1);
         Ok(())
     }
 }
@@ -87,13 +94,13 @@ mod tests {
     use crate::id::{Gid, Mac, PKey, Qpn};
     use crate::port::PortCaps;
     use crate::port::loopback::Loopback;
-    use crate::wire::HeaderSpec;
+    use crate::wire::AddressSpec;
     use crate::wire::icrc::CONNECTX_4_CNP;
     use std::net::Ipv4Addr;
 
     #[test]
     fn a_notification_is_to_the_byte_that_of_a_connectx_4_lx() {
-        let template = HeaderTemplate::new(&HeaderSpec {
+        let template = AddressTemplate::new(&AddressSpec {
             src_mac: Mac([2, 0, 0, 0, 0, 1]),
             dst_mac: Mac([2, 0, 0, 0, 0, 2]),
             vlan: None,
@@ -102,16 +109,16 @@ mod tests {
             tclass: 0,
             ttl: 64,
             flow_label: 0,
-            udp_source_port: 0,
             pkey: PKey::DEFAULT,
-            dest_qp: Qpn::new(0x118),
-        });
-        let mut path = PacketBuilder { template: template.unwrap(), ip_id: 0x718C };
+        })
+        .unwrap();
+        let mut headers = QpHeaders { fields: template.qp_fields(Qpn::new(0x118), 0), ip_id: 0x718C };
+        let before = headers.fields;
         let caps = |last| PortCaps { mac: Mac([2, 0, 0, 0, 0, last]), mtu_bytes: 1500 };
         let (mut from, mut to) = Loopback::pair(caps(1), caps(2), 4);
-        let before = path.template;
-        path.emit_notification(&mut from, 0xC2).unwrap();
-        assert_eq!((path.template, path.ip_id), (before, 0x718D), "data is sent as before");
+        let mut builder = PacketBuilder { template: &template, headers: &mut headers };
+        builder.emit_notification(&mut from, 0xC2).unwrap();
+        assert_eq!((headers.fields, headers.ip_id), (before, 0x718D), "data is sent as before");
         from.tx_flush();
         let mut frames = Vec::new();
         to.rx_burst(&mut frames, 4);

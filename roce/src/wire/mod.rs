@@ -63,6 +63,7 @@ pub use xrceth::XrcEth;
 pub(crate) use eth::VlanTag;
 pub(crate) use immdt::ImmDt;
 pub(crate) use packet::{AddressPair, Fingerprint, probable_dest_qp};
+pub(crate) use template::{AddressSpec, AddressTemplate, QpFields};
 
 #[cfg(test)]
 mod refusals;

@@ -170,10 +170,10 @@ impl<'a> Packet<'a> {
         icrc::compute(self.l3) == Some(self.icrc)
     }
 
-    /// Returns whether the packet has the VLAN identifier `vlan`; `None` and 0 both mean untagged (IEEE 802.1Q 9.6).
+    /// Returns whether the packet has the VLAN identifier `vlan`; 0 means untagged (IEEE 802.1Q 9.6).
     #[inline]
-    pub(crate) fn is_of_vlan(&self, vlan: Option<u16>) -> bool {
-        self.vlan.map_or(0, |tci| tci & VLAN_ID_MASK) == vlan.unwrap_or(0)
+    pub(crate) fn is_of_vlan(&self, vlan: u16) -> bool {
+        self.vlan.map_or(0, |tci| tci & VLAN_ID_MASK) == vlan
     }
 
     /// Returns the ICRC as received, without a check.
@@ -210,9 +210,9 @@ impl<'a> Packet<'a> {
     pub(crate) fn is_between(&self, pair: &AddressPair) -> bool {
         // Source and destination address are adjacent in the IP header, so a single comparison covers both addresses.
         if self.ip.is_ipv6 {
-            pair.is_ipv6 && self.l3.get(8..).and_then(|b| b.first_chunk()) == Some(&pair.bytes)
+            pair.is_ipv6 && self.l3.get(8..40) == Some(&pair.bytes)
         } else {
-            let v4: Option<&[u8; 8]> = self.l3.get(12..).and_then(|b| b.first_chunk());
+            let v4: Option<&[u8; 8]> = self.l3.get(12..20).and_then(|b| b.first_chunk());
             !pair.is_ipv6 && v4 == pair.bytes.first_chunk()
         }
     }

@@ -18,6 +18,10 @@ const V6_LEN: usize = Ipv6Header::LEN + UdpHeader::LEN + Bth::LEN;
 const ETH_LEN: usize = EthHeader::LEN;
 const VLAN_LEN: usize = EthHeader::LEN + VlanTag::LEN;
 
+/// Distances, in bytes, of the UDP header, and of byte 4 of the base transport header, from the end of the headers.
+const UDP_FROM_END: usize = UdpHeader::LEN + Bth::LEN;
+const ECN_AND_QP_FROM_END: usize = Bth::LEN - 4;
+
 /// Header fields that are the same in all packets to one destination.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct HeaderSpec {
@@ -46,6 +50,27 @@ pub struct HeaderSpec {
 }
 
 impl HeaderSpec {
+    pub(super) fn address(&self) -> AddressSpec {
+        let HeaderSpec { src_mac, dst_mac, vlan, src, dst, tclass, ttl, flow_label, pkey, .. } = *self;
+        AddressSpec { src_mac, dst_mac, vlan, src, dst, tclass, ttl, flow_label, pkey }
+    }
+}
+
+/// Fields of a [`HeaderSpec`] without those that differ between the queue pairs of one address handle.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct AddressSpec {
+    pub src_mac: Mac,
+    pub dst_mac: Mac,
+    pub vlan: Option<u16>,
+    pub src: Gid,
+    pub dst: Gid,
+    pub tclass: u8,
+    pub ttl: u8,
+    pub flow_label: u32,
+    pub pkey: PKey,
+}
+
+impl AddressSpec {
     /// Returns the IPv4 header; `fill_v4` later sets length, identification and checksum, which differ per packet.
     fn ipv4(&self, src: Ipv4Addr, dst: Ipv4Addr) -> Ipv4Header {
         Ipv4Header {
@@ -196,15 +221,8 @@ impl FrameParts<'_> {
 /// fragment" is set in IPv4; the UDP checksum is 0; MigReq is 1 unless [`HeaderTemplate::set_mig_req`] changes it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct HeaderTemplate {
-    /// The headers in the first `header_len()` bytes; the bytes after the headers are unused.
-    bytes: [u8; VLAN_LEN + V6_LEN],
-    is_ipv6: bool,
-    has_vlan: bool,
-    mig_req: bool,
-    /// Sum of the 16-bit words of the IPv4 header with length, identification and checksum 0; 0 for IPv6.
-    ipv4_sum: u32,
-    /// ICRC of the headers alone, with zeroes in the fields that differ between packets.
-    header_crc: u32,
+    address: AddressTemplate,
+    qp: QpFields,
 }
 
 impl HeaderTemplate {
@@ -213,13 +231,81 @@ impl HeaderTemplate {
     /// # Errors
     /// [`MixedFamilies`] if source and destination address are of different IP families.
     pub fn new(spec: &HeaderSpec) -> Result<Self, MixedFamilies> {
-        let mut template = HeaderTemplate {
+        let address = AddressTemplate::new(&spec.address())?;
+        Ok(HeaderTemplate { qp: address.qp_fields(spec.dest_qp, spec.udp_source_port), address })
+    }
+
+    /// Returns whether the packets are IPv6 packets.
+    pub const fn is_ipv6(&self) -> bool {
+        self.address.is_ipv6
+    }
+
+    /// Returns the length in bytes of a frame with `ext_len` bytes of extension headers and `payload_len` bytes of
+    /// payload, including pad and ICRC.
+    pub const fn frame_len(&self, ext_len: usize, payload_len: usize) -> usize {
+        self.address.frame_len(ext_len, payload_len)
+    }
+
+    /// Sets MigReq of the packets written after this call. The initial value is 1; CNPs are sent with 0.
+    pub fn set_mig_req(&mut self, mig_req: bool) {
+        self.address.set_mig_req(mig_req);
+    }
+
+    /// Writes the headers up to the base transport header, and the pad. The caller fills the extension headers and
+    /// the payload that this function returns, then calls [`HeaderTemplate::seal`].
+    ///
+    /// `None` if `frame` is not [`HeaderTemplate::frame_len`] bytes long, if the opcode table does not list the opcode,
+    /// if the opcode permits no payload but `payload_len` is not 0, or if the length in the IP header would exceed
+    /// 65,535 bytes.
+    #[must_use]
+    pub fn write<'f>(&self, frame: &'f mut [u8], spec: &PacketSpec) -> Option<FrameParts<'f>> {
+        self.address.write(frame, &self.qp, spec)
+    }
+
+    /// Computes the ICRC of an otherwise complete frame and writes the ICRC to the last 4 bytes of the frame. The
+    /// headers must be those written by [`HeaderTemplate::write`] of this template; debug builds assert this. `None` if
+    /// `frame` is shorter than headers and ICRC.
+    #[must_use]
+    pub fn seal(&self, frame: &mut [u8]) -> Option<()> {
+        self.address.seal(frame, &self.qp)
+    }
+}
+
+/// Header fields that differ between the queue pairs of one address handle, and the part of the ICRC that depends on
+/// these fields. A change of destination MAC or traffic class changes none of them, because the ICRC covers neither.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct QpFields {
+    /// ICRC of the headers alone, with zeroes in the fields that differ between packets.
+    header_crc: u32,
+    /// Bytes 4 to 7 of the base transport header: FECN and BECN (0 here), and the destination QPN.
+    ecn_and_qp: [u8; 4],
+    udp_source_port: [u8; 2],
+}
+
+/// The headers of all packets of one address handle, with zeroes in the fields of [`QpFields`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct AddressTemplate {
+    /// The headers in the first `header_len` bytes; the bytes after the headers are unused.
+    bytes: [u8; VLAN_LEN + V6_LEN],
+    /// Length of the headers in bytes, from the Ethernet header to the base transport header.
+    header_len: usize,
+    is_ipv6: bool,
+    has_vlan: bool,
+    mig_req: bool,
+    /// Sum of the 16-bit words of the IPv4 header with length, identification and checksum 0; 0 for IPv6.
+    ipv4_sum: u32,
+}
+
+impl AddressTemplate {
+    /// Returns [`MixedFamilies`] if source and destination address are of different IP families.
+    pub(crate) fn new(spec: &AddressSpec) -> Result<Self, MixedFamilies> {
+        let mut template = AddressTemplate {
             bytes: [0; VLAN_LEN + V6_LEN],
+            header_len: 0,
             is_ipv6: false,
             has_vlan: spec.vlan.is_some(),
             mig_req: true,
             ipv4_sum: 0,
-            header_crc: 0,
         };
         match (spec.src.ip(), spec.dst.ip()) {
             (IpAddr::V4(src), IpAddr::V4(dst)) => {
@@ -234,14 +320,32 @@ impl HeaderTemplate {
             }
             _ => return Err(MixedFamilies { src: spec.src, dst: spec.dst }),
         }
-        let headers = template.bytes.get(template.l3_offset()..template.header_len());
-        template.header_crc = headers.and_then(icrc::compute).unwrap_or_default();
         Ok(template)
+    }
+
+    /// Returns the header fields of a queue pair that sends to the queue pair `dest_qp` from UDP port
+    /// `udp_source_port`.
+    pub(crate) fn qp_fields(&self, dest_qp: Qpn, udp_source_port: u16) -> QpFields {
+        let mut fields = QpFields {
+            header_crc: 0,
+            ecn_and_qp: dest_qp.value().to_be_bytes(),
+            udp_source_port: udp_source_port.to_be_bytes(),
+        };
+        let mut headers = self.bytes;
+        let udp_at = self.header_len - UDP_FROM_END;
+        let qp_at = self.header_len - ECN_AND_QP_FROM_END;
+        let rooms = [(udp_at, &fields.udp_source_port[..]), (qp_at, &fields.ecn_and_qp[..])];
+        for (at, value) in rooms {
+            headers.iter_mut().skip(at).zip(value).for_each(|(byte, value)| *byte = *value);
+        }
+        let l3 = headers.get(self.l3_offset()..self.header_len);
+        fields.header_crc = l3.and_then(icrc::compute).unwrap_or_default();
+        fields
     }
 
     fn put_headers<const N: usize>(
         &mut self,
-        spec: &HeaderSpec,
+        spec: &AddressSpec,
         ethertype: u16,
         write_ip: impl FnOnce(&mut [u8; N]),
     ) {
@@ -253,8 +357,7 @@ impl HeaderTemplate {
             bytes.put(|b| VlanTag { tci, ethertype }.write(b));
         }
         bytes.put(write_ip);
-        let udp =
-            UdpHeader { source_port: spec.udp_source_port, dest_port: ROCE_PORT, len_bytes: 0, checksum: 0 };
+        let udp = UdpHeader { source_port: 0, dest_port: ROCE_PORT, len_bytes: 0, checksum: 0 };
         bytes.put(|b| udp.write(b));
         let bth = Bth {
             opcode: Opcode::new(0),
@@ -265,32 +368,30 @@ impl HeaderTemplate {
             pkey: spec.pkey,
             fecn: false,
             becn: false,
-            dest_qp: spec.dest_qp,
+            dest_qp: Qpn::default(),
             ack_req: false,
             psn: Psn::new(0),
         };
         bytes.put(|b| bth.write(b));
+        let unused = bytes.0.len();
+        self.header_len = self.bytes.len() - unused;
     }
 
-    /// Returns whether the packets are IPv6 packets.
-    pub const fn is_ipv6(&self) -> bool {
-        self.is_ipv6
+    /// As [`HeaderTemplate::frame_len`].
+    #[inline]
+    pub(crate) const fn frame_len(&self, ext_len: usize, payload_len: usize) -> usize {
+        self.header_len + ext_len + payload_len.next_multiple_of(4) + ICRC_LEN
     }
 
-    /// Returns the length of the headers in bytes, from the Ethernet header to the base transport header.
-    pub(crate) const fn header_len(&self) -> usize {
-        self.l3_offset() + if self.is_ipv6 { V6_LEN } else { V4_LEN }
-    }
-
-    /// Returns the length in bytes of a frame with `ext_len` bytes of extension headers and `payload_len` bytes of
-    /// payload, including pad and ICRC.
-    pub const fn frame_len(&self, ext_len: usize, payload_len: usize) -> usize {
-        self.header_len() + ext_len + payload_len.next_multiple_of(4) + ICRC_LEN
-    }
-
-    /// Sets MigReq of the packets written after this call. The initial value is 1; CNPs are sent with 0.
-    pub fn set_mig_req(&mut self, mig_req: bool) {
+    /// Sets MigReq of the packets written after this call.
+    pub(crate) fn set_mig_req(&mut self, mig_req: bool) {
         self.mig_req = mig_req;
+    }
+
+    /// Sets the Ethernet destination address of the packets written after this call.
+    pub(crate) fn set_dst_mac(&mut self, dst_mac: Mac) {
+        let [d0, d1, d2, d3, d4, d5, ..] = &mut self.bytes;
+        [*d0, *d1, *d2, *d3, *d4, *d5] = dst_mac.0;
     }
 
     pub(crate) fn set_tclass(&mut self, tclass: u8) {
@@ -306,14 +407,14 @@ impl HeaderTemplate {
         }
     }
 
-    /// Writes the headers up to the base transport header, and the pad. The caller fills the extension headers and
-    /// the payload that this function returns, then calls [`HeaderTemplate::seal`].
-    ///
-    /// `None` if `frame` is not [`HeaderTemplate::frame_len`] bytes long, if the opcode table does not list the opcode,
-    /// if the opcode permits no payload but `payload_len` is not 0, or if the length in the IP header would exceed
-    /// 65,535 bytes.
+    /// As [`HeaderTemplate::write`], to the queue pair of `qp`.
     #[must_use]
-    pub fn write<'f>(&self, frame: &'f mut [u8], spec: &PacketSpec) -> Option<FrameParts<'f>> {
+    pub(crate) fn write<'f>(
+        &self,
+        frame: &'f mut [u8],
+        qp: &QpFields,
+        spec: &PacketSpec,
+    ) -> Option<FrameParts<'f>> {
         let info = spec.opcode.info()?;
         if frame.len() != self.frame_len(info.ext_len_bytes, spec.payload_len)
             || (spec.payload_len != 0 && !info.has_payload)
@@ -321,10 +422,10 @@ impl HeaderTemplate {
             return None;
         }
         let body = match (self.is_ipv6, self.has_vlan) {
-            (false, false) => self.fill_v4::<ETH_LEN, { ETH_LEN + V4_LEN }>(frame, spec),
-            (false, true) => self.fill_v4::<VLAN_LEN, { VLAN_LEN + V4_LEN }>(frame, spec),
-            (true, false) => self.fill_v6::<ETH_LEN, { ETH_LEN + V6_LEN }>(frame, spec),
-            (true, true) => self.fill_v6::<VLAN_LEN, { VLAN_LEN + V6_LEN }>(frame, spec),
+            (false, false) => self.fill_v4::<ETH_LEN, { ETH_LEN + V4_LEN }>(frame, qp, spec),
+            (false, true) => self.fill_v4::<VLAN_LEN, { VLAN_LEN + V4_LEN }>(frame, qp, spec),
+            (true, false) => self.fill_v6::<ETH_LEN, { ETH_LEN + V6_LEN }>(frame, qp, spec),
+            (true, true) => self.fill_v6::<VLAN_LEN, { VLAN_LEN + V6_LEN }>(frame, qp, spec),
         }?;
         let (ext, rest) = body.split_at_mut_checked(info.ext_len_bytes)?;
         let (payload, rest) = rest.split_at_mut_checked(spec.payload_len)?;
@@ -333,17 +434,15 @@ impl HeaderTemplate {
         Some(FrameParts { ext, payload, info })
     }
 
-    /// Computes the ICRC of an otherwise complete frame and writes the ICRC to the last 4 bytes of the frame. The
-    /// headers must be those written by [`HeaderTemplate::write`] of this template; debug builds assert this. `None` if
-    /// `frame` is shorter than headers and ICRC.
+    /// As [`HeaderTemplate::seal`]. `qp` must be the value that was passed to [`AddressTemplate::write`].
     #[must_use]
-    pub fn seal(&self, frame: &mut [u8]) -> Option<()> {
+    pub(crate) fn seal(&self, frame: &mut [u8], qp: &QpFields) -> Option<()> {
         let (covered, icrc) = frame.split_last_chunk_mut::<ICRC_LEN>()?;
         let l3 = covered.get(self.l3_offset()..)?;
         let value = if self.is_ipv6 {
-            icrc::extend_v6(self.header_crc, l3)
+            icrc::extend_v6(qp.header_crc, l3)
         } else {
-            icrc::extend_v4(self.header_crc, l3)
+            icrc::extend_v4(qp.header_crc, l3)
         }?;
         debug_assert_eq!(Some(value), icrc::compute(l3), "the frame was written by another template");
         *icrc = value.to_le_bytes();
@@ -363,6 +462,7 @@ impl HeaderTemplate {
     fn fill_v4<'f, const L3: usize, const LEN: usize>(
         &self,
         frame: &'f mut [u8],
+        qp: &QpFields,
         spec: &PacketSpec,
     ) -> Option<&'f mut [u8]> {
         let total_len = u16::try_from(frame.len() - L3).ok()?;
@@ -374,14 +474,16 @@ impl HeaderTemplate {
         ip[2..4].copy_from_slice(&total_len.to_be_bytes());
         ip[4..6].copy_from_slice(&spec.ip_id.to_be_bytes());
         ip[10..12].copy_from_slice(&(!ipv4::fold(sum)).to_be_bytes());
+        ip[20..22].copy_from_slice(&qp.udp_source_port);
         ip[24..26].copy_from_slice(&udp_len.to_be_bytes());
-        self.fill_bth(ip.last_chunk_mut()?, spec);
+        self.fill_bth(ip.last_chunk_mut()?, qp, spec);
         Some(body)
     }
 
     fn fill_v6<'f, const L3: usize, const LEN: usize>(
         &self,
         frame: &'f mut [u8],
+        qp: &QpFields,
         spec: &PacketSpec,
     ) -> Option<&'f mut [u8]> {
         let payload_len = u16::try_from(frame.len() - L3 - Ipv6Header::LEN).ok()?;
@@ -389,20 +491,22 @@ impl HeaderTemplate {
         *head = *self.bytes.first_chunk()?;
         let ip: &mut [u8; V6_LEN] = head.last_chunk_mut()?;
         ip[4..6].copy_from_slice(&payload_len.to_be_bytes());
+        ip[40..42].copy_from_slice(&qp.udp_source_port);
         ip[44..46].copy_from_slice(&payload_len.to_be_bytes());
-        self.fill_bth(ip.last_chunk_mut()?, spec);
+        self.fill_bth(ip.last_chunk_mut()?, qp, spec);
         Some(body)
     }
 
-    fn fill_bth(&self, bytes: &mut [u8; Bth::LEN], spec: &PacketSpec) {
+    fn fill_bth(&self, bytes: &mut [u8; Bth::LEN], qp: &QpFields, spec: &PacketSpec) {
         let [len_low, ..] = spec.payload_len.to_le_bytes();
         let pad_bytes = len_low.wrapping_neg() & 3;
-        let [_, n0, n1, n2] = spec.psn.value().to_be_bytes();
+        let [ecn, ack_req] = [bth::ecn_byte(spec.fecn, spec.becn), bth::ack_byte(spec.ack_req)];
+        let ecn_and_qp = u32::from_ne_bytes(qp.ecn_and_qp) | u32::from_ne_bytes([ecn, 0, 0, 0]);
+        let ack_and_psn = spec.psn.value() | u32::from_be_bytes([ack_req, 0, 0, 0]);
         bytes[0] = spec.opcode.value();
         bytes[1] = bth::flags_byte(spec.solicited, self.mig_req, pad_bytes);
-        bytes[4] = bth::ecn_byte(spec.fecn, spec.becn);
-        bytes[8] = bth::ack_byte(spec.ack_req);
-        bytes[9..].copy_from_slice(&[n0, n1, n2]);
+        bytes[4..8].copy_from_slice(&ecn_and_qp.to_ne_bytes());
+        bytes[8..].copy_from_slice(&ack_and_psn.to_be_bytes());
     }
 }
 

@@ -270,12 +270,15 @@ proptest! {
     }
 
     #[test]
-    fn traffic_class_changes_alone(recipe in any_recipe(), tclass in any::<u8>()) {
-        let mut other = recipe.clone();
-        other.header.tclass = tclass;
-        let mut template = recipe.template();
+    fn traffic_class_and_mac_change_alone(header in any_header(), tclass in any::<u8>(), mac in any::<[u8; 6]>()) {
+        let other = HeaderSpec { tclass, dst_mac: Mac(mac), ..header };
+        let [mut template, other] = [header, other].map(|spec| AddressTemplate::new(&spec.address()).unwrap());
+        let fields = template.qp_fields(header.dest_qp, header.udp_source_port);
         template.set_tclass(tclass);
-        prop_assert_eq!(template, other.template());
+        template.set_dst_mac(Mac(mac));
+        prop_assert_eq!(template, other);
+        let same = other.qp_fields(header.dest_qp, header.udp_source_port);
+        prop_assert_eq!(fields, same, "queue pairs keep their fields");
     }
 
     #[test]

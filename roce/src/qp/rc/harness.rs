@@ -10,7 +10,7 @@ use crate::mem::{Access, Memory, MemoryTable, MemoryView, PdId};
 use crate::port::{Payload, Port, PortCaps};
 use crate::psn::Psn;
 use crate::qp::context::{RxContext, TxContext, TxOutcome};
-use crate::qp::emit::PacketBuilder;
+use crate::qp::emit::{PacketBuilder, QpHeaders};
 use crate::qp::receives::Receives;
 use crate::qp::{ConnAttr, PathMtu, Placement};
 use crate::queue::{
@@ -23,8 +23,8 @@ use crate::start;
 use crate::time::Instant;
 use crate::wire::sacketh::bitmap_words;
 use crate::wire::{
-    Aeth, HeaderSpec, HeaderTemplate, NakCode, Opcode, Operation, Packet, PacketSpec, Position, RecvEth,
-    Reth, SackEth, Syndrome,
+    AddressSpec, AddressTemplate, Aeth, NakCode, Opcode, Operation, Packet, PacketSpec, Position, QpFields,
+    RecvEth, Reth, SackEth, Syndrome,
 };
 use std::net::Ipv4Addr;
 use std::sync::Arc;
@@ -117,7 +117,7 @@ impl Pkt {
 
     /// Returns the frame. `keys`: the R_Keys of the memory regions.
     pub(super) fn frame(&self, keys: &[RKey]) -> Vec<u8> {
-        let template = template();
+        let (template, fields) = headers();
         let ext_len = self.opcode.info().expect("an opcode of the table").ext_len_bytes;
         let mut frame = vec![0; template.frame_len(ext_len, self.len_bytes as usize)];
         let spec = PacketSpec {
@@ -130,7 +130,7 @@ impl Pkt {
             ip_id: self.ip_id,
             payload_len: self.len_bytes as usize,
         };
-        let mut parts = template.write(&mut frame, &spec).expect("the frame has this length");
+        let mut parts = template.write(&mut frame, &fields, &spec).expect("the frame has this length");
         let rkey = keys.get(self.reth.rkey.0 as usize).copied().unwrap_or(self.reth.rkey);
         // If the opcode lacks a header, the setter of this header writes nothing.
         let _ = parts.set_reth(Reth { rkey, ..self.reth });
@@ -139,13 +139,13 @@ impl Pkt {
         let _ = parts.set_aeth(Aeth { syndrome: self.syndrome, msn: start::MSN });
         let _ = parts.set_sacketh(self.sacketh);
         parts.payload.fill(self.fill);
-        template.seal(&mut frame).expect("the frame was just written");
+        template.seal(&mut frame, &fields).expect("the frame was just written");
         frame
     }
 }
 
-fn template() -> HeaderTemplate {
-    HeaderTemplate::new(&HeaderSpec {
+fn headers() -> (AddressTemplate, QpFields) {
+    let template = AddressTemplate::new(&AddressSpec {
         src_mac: Mac([2, 0, 0, 0, 0, 1]),
         dst_mac: Mac([2, 0, 0, 0, 0, 2]),
         vlan: None,
@@ -154,11 +154,10 @@ fn template() -> HeaderTemplate {
         tclass: 0,
         ttl: 64,
         flow_label: 0,
-        udp_source_port: 0xC000,
         pkey: PKey::DEFAULT,
-        dest_qp: Qpn::new(0x11),
     })
-    .expect("addresses of one family")
+    .expect("addresses of one family");
+    (template, template.qp_fields(Qpn::new(0x11), 0xC000))
 }
 
 /// A port that records the frames sent, and has transmit buffers for `room` frames.
@@ -259,7 +258,8 @@ pub(super) struct Bench {
     cq: CqSlot,
     poller: CqPoller,
     congestion: Congestion,
-    builder: PacketBuilder,
+    template: AddressTemplate,
+    headers: QpHeaders,
     pub(super) now: Instant,
     /// Memory of the reorder buffer. If `has_room` is false, the responder uses `full`, which has no room, instead.
     pub(super) store: ReorderStore,
@@ -299,6 +299,7 @@ impl Bench {
         let cq = cqs.attach(&shared_cq);
         let conn =
             ConnAttr { path_mtu: PATH_MTU, max_dest_rd_atomic, recovery, placement, ..ConnAttr::default() };
+        let (template, fields) = headers();
         Bench {
             responder: Responder::new(ResponderConfig::new(&conn, FIRST_PSN)),
             counters: QpCounters::default(),
@@ -313,7 +314,8 @@ impl Bench {
             cq,
             poller,
             congestion: Congestion::new(&CongestionScheme::None, 100_000_000_000),
-            builder: PacketBuilder { template: template(), ip_id: 0 },
+            template,
+            headers: QpHeaders { fields, ip_id: 0 },
             now: Instant::ZERO,
             store: store_of(1 << 20),
             full: store_of(0),
@@ -402,7 +404,7 @@ impl Bench {
                 budget: &mut budget,
                 memory: &self.memory,
                 pd: Self::PD,
-                builder: &mut self.builder,
+                builder: PacketBuilder { template: &self.template, headers: &mut self.headers },
                 counters: &mut self.counters,
             };
             let outcome = self.responder.transmit(&mut self.congestion, &mut tx);

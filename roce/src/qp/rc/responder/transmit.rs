@@ -8,7 +8,7 @@ use crate::mem::Access;
 use crate::port::Port;
 use crate::psn::Psn;
 use crate::qp::context::{TxContext, TxOutcome};
-use crate::qp::emit::{PacketBuilder, PortFull};
+use crate::qp::emit::PortFull;
 use crate::qp::rc::read_queue::{ReadQueue, ReadRequest};
 use crate::qp::segment::response_segment;
 use crate::wire::{Aeth, NakCode, Opcode, SackEth, Syndrome};
@@ -163,9 +163,8 @@ impl Transmitter<'_> {
         let opened = tx.memory.open_remote(tx.pd, read.reth.rkey, va, len, Access::REMOTE_READ);
         let Ok(span) = opened else { return Ok(false) };
         let aeth = Aeth { syndrome: Syndrome::ACK, msn: read.msn };
-        let path: &mut PacketBuilder = tx.builder;
-        let spec = path.packet(opcode, read.first.plus(index), len);
-        path.emit(tx.port, &spec, |parts| {
+        let spec = tx.builder.packet(opcode, read.first.plus(index), len);
+        tx.builder.emit(tx.port, &spec, |parts| {
             // MIDDLE responses have no AETH: for them `set_aeth` writes nothing.
             let _ = parts.set_aeth(aeth);
             span.copy_to(parts.payload);
