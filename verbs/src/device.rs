@@ -1,7 +1,6 @@
 //! State shared by all objects of a device: the engine with its lock and clock, and the signals to the background
 //! thread.
 
-use std::collections::HashMap;
 use std::net::IpAddr;
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -16,13 +15,12 @@ use roce::neighbour::Resolution;
 use roce::port::Port;
 use roce::port::events::Events;
 use roce::port::fault::Fault;
-use roce::queue::{CqId, SrqId};
+use roce::queue::SrqId;
 
 use crate::background::Background;
 use crate::drive::{Activity, Drive, DriveGuard, DriveLock};
 use crate::error::Error;
 use crate::fatal::Fatal;
-use crate::inbox::Inbox;
 use crate::kernel::{KernelError, KernelNeighbours};
 use crate::listeners::Listeners;
 use crate::options::DeviceOptions;
@@ -57,8 +55,7 @@ pub(crate) struct DeviceCore {
     pub(crate) engine: Engine<LivePort>,
     fatal: Arc<Fatal>,
     clock: EngineClock,
-    channels: HashMap<CqId, Arc<Inbox<CqId>>>,
-    pub(crate) listeners: Listeners,
+    listeners: Arc<Listeners>,
     watch: Watch,
     /// Name of a thread that panics at its next poll of the engine, for tests.
     #[cfg(test)]
@@ -72,6 +69,7 @@ pub(crate) struct Shared {
     kernel: Option<Mutex<SharedInterface>>,
     fatal: Arc<Fatal>,
     clock: EngineClock,
+    pub(crate) listeners: Arc<Listeners>,
     pub(crate) port: PortSpec,
     pub(crate) limits: DeviceLimits,
     pub(crate) activity: Activity,
@@ -83,12 +81,6 @@ pub(crate) struct Shared {
 pub(crate) struct Device {
     pub(crate) shared: Arc<Shared>,
     pub(crate) options: DeviceOptions,
-}
-
-/// A context, shared by its clones, protection domains and completion queues.
-pub(crate) struct ContextInner {
-    pub(crate) device: Arc<Device>,
-    pub(crate) events: Arc<Inbox<Event>>,
 }
 
 impl Drop for Device {
@@ -168,13 +160,9 @@ impl DeviceCore {
     }
 
     fn on_event(&mut self, event: Event) {
-        if let Event::Completion(cq) = event {
-            if let Some(inbox) = self.channels.get(&cq) {
-                inbox.put(cq);
-            }
-            return;
+        if !matches!(event, Event::Completion(_)) {
+            tracing::debug!(?event, "asynchronous event");
         }
-        tracing::debug!(?event, "asynchronous event");
         self.listeners.deliver(event);
     }
 
@@ -222,16 +210,8 @@ impl DeviceCore {
     pub(crate) fn raise_fatal(&mut self, reason: String) {
         if self.fatal.set(reason) {
             self.on_event(Event::DeviceFatal);
-            self.channels.values().for_each(|inbox| inbox.close());
+            self.listeners.close_channels();
         }
-    }
-
-    pub(crate) fn add_channel(&mut self, cq: CqId, inbox: Arc<Inbox<CqId>>) {
-        self.channels.insert(cq, inbox);
-    }
-
-    pub(crate) fn remove_channel(&mut self, cq: CqId) {
-        self.channels.remove(&cq);
     }
 }
 
@@ -243,13 +223,12 @@ impl Shared {
         port: PortSpec,
         limits: DeviceLimits,
     ) -> Self {
-        let fatal = Arc::new(Fatal::default());
+        let (fatal, listeners) = (Arc::new(Fatal::default()), Arc::new(Listeners::default()));
         let driven = DeviceCore {
             engine,
             fatal: fatal.clone(),
             clock: clock.clone(),
-            channels: HashMap::new(),
-            listeners: Listeners::default(),
+            listeners: listeners.clone(),
             watch: Watch::new(),
             #[cfg(test)]
             panics_in: None,
@@ -259,6 +238,7 @@ impl Shared {
             kernel: shared_interface.map(Mutex::new),
             fatal,
             clock,
+            listeners,
             port,
             limits,
             activity: Activity::default(),
