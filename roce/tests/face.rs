@@ -25,7 +25,6 @@ const ALLOWED: &[(&str, &str)] = &[
     ("neighbour::Conflict", "result of `Neighbour::take_conflict`"),
     ("neighbour::Neighbour", "result of `Engine::neighbour`"),
     ("neighbour::gid::GidEntry", "result of `GidTable::get`"),
-    ("neighbour::gid::GidTable", "result of `Neighbour::gids`"),
     ("port::fault::FaultFrame", "`Port::Frame` of `Fault`"),
     ("port::loopback::LoopbackFrame", "`Port::Frame` of `LoopbackPort`"),
     ("port::probability::ProbabilityError", "error of `Probability::from_str`"),

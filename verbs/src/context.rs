@@ -6,7 +6,6 @@ use std::time::{Duration, Instant};
 
 use roce::counters::{DropCounters, QpCounters};
 use roce::engine::Event;
-use roce::engine::limits::{DeviceLimits, MAX_CQE, MAX_INLINE_BYTES, MAX_QP_WR, MAX_RD_ATOMIC, MAX_SGE};
 use roce::id::{Gid, Mac};
 use roce::port::Port;
 use roce::port::events::EventOutcome;
@@ -14,6 +13,7 @@ use roce::port::fault::FaultCounters;
 use roce::port::probability::Probability;
 use roce::qp::PathMtu;
 
+use crate::attr::{DeviceAttr, DeviceCaps};
 use crate::channel::CompChannel;
 use crate::cq::Cq;
 use crate::device::Shared;
@@ -25,39 +25,6 @@ use crate::options::DeviceOptions;
 use crate::port::{PortSpec, Wire};
 use crate::registry;
 use crate::stat::DeviceCounters;
-
-/// Attributes of a device and its port (`ibv_device_attr`, `ibv_port_attr`).
-#[derive(Clone, Debug)]
-pub struct DeviceAttr {
-    /// The port's name, `KIND:TARGET`.
-    pub port: String,
-    /// Name of the DPDK driver.
-    pub driver: String,
-    /// MAC of the port.
-    pub mac: Mac,
-    /// Largest IP packet, in bytes.
-    pub mtu_bytes: usize,
-    /// Largest path MTU whose packets, with 80 bytes for headers, fit into `mtu_bytes`; `None` if `mtu_bytes` is below
-    /// 336 (256 + 80).
-    pub active_mtu: Option<PathMtu>,
-    /// Whether the link is up.
-    pub is_up: bool,
-    /// Index and GID of each entry of the GID table.
-    pub gids: Vec<(usize, Gid)>,
-    /// Limits of the device: number of objects of each kind, and bytes of all reorder buffers together.
-    pub limits: DeviceLimits,
-    /// Largest number of outstanding work requests of a send or receive queue.
-    pub max_qp_wr: u32,
-    /// Largest number of scatter/gather entries (local memory ranges) of a work request.
-    pub max_sge: u32,
-    /// Largest inline payload of a send work request, in bytes.
-    pub max_inline_bytes: u32,
-    /// Largest number of entries of a completion queue.
-    pub max_cqe: u32,
-    /// Largest `max_rd_atomic` (outstanding READs) and largest `max_dest_rd_atomic` (responder resources) of a queue
-    /// pair.
-    pub max_rd_atomic: u8,
-}
 
 /// An open device, with the objects that this context created and their asynchronous events (`ibv_context`). A device
 /// may have several contexts. The device is closed when all its contexts, their clones and their objects are dropped.
@@ -144,18 +111,14 @@ impl Context {
         let caps = dpdk.caps();
         DeviceAttr {
             port: shared.port.to_string(),
+            kind: shared.port.kind,
             driver: dpdk.inner().info().driver.clone(),
             mac: caps.mac,
             mtu_bytes: caps.mtu_bytes,
             active_mtu: PathMtu::largest_for(caps.mtu_bytes),
             is_up: dpdk.is_up(),
             gids: driven.engine.neighbour().gids().iter().map(|(index, entry)| (index, entry.gid)).collect(),
-            limits: shared.limits,
-            max_qp_wr: MAX_QP_WR,
-            max_sge: MAX_SGE,
-            max_inline_bytes: MAX_INLINE_BYTES,
-            max_cqe: MAX_CQE,
-            max_rd_atomic: MAX_RD_ATOMIC,
+            caps: DeviceCaps::new(shared.limits),
         }
     }
 

@@ -21,10 +21,12 @@ pub mod kernel;
 pub mod port;
 pub mod stat;
 
+mod attr;
 mod background;
 mod channel;
 mod context;
 mod cq;
+mod describe;
 mod device;
 mod drive;
 mod error;
@@ -47,9 +49,11 @@ mod srq;
 mod threads;
 mod watch;
 
+pub use attr::{DeviceAttr, DeviceCaps};
 pub use channel::CompChannel;
-pub use context::{Context, DeviceAttr};
+pub use context::Context;
 pub use cq::Cq;
+pub use describe::{DeviceDescription, describe};
 pub use error::{Error, OpenError};
 pub use listeners::{AsyncEvent, CompletionEvent};
 pub use mr::{Mr, Pd};
