@@ -5,7 +5,7 @@ use std::process::ExitCode;
 use anyhow::Context as _;
 use clap::Args;
 use serde::Serialize;
-use verbs::{Context, DeviceAttr, DeviceOptions, PathMtu, PortSpec};
+use verbs::{Context, DeviceDescription, DeviceOptions, Mac, PathMtu, PortSpec};
 
 use crate::doctor::system::System;
 use crate::output;
@@ -13,7 +13,8 @@ use crate::output;
 /// Tell what a port is as an RDMA device, as ibv_devinfo does.
 ///
 /// Opens the port and prints its state, its path MTU and its GID table, each GID with its index, which is what -g
-/// of `roce ping` and -x of `roce perf` take. Without --port it lists the ports that this machine offers.
+/// of `roce ping` and -x of `roce perf` take. With --describe it prints what is known without opening the port.
+/// Without --port it lists the ports that this machine offers.
 #[derive(Args)]
 #[command(after_help = "\
 Examples:
@@ -27,11 +28,18 @@ Examples:
       roce devinfo -v --port af_packet:eth1
       roce devinfo --json --port af_packet:eth1
 
-Exit status: 0 on success, 1 when the port cannot be opened, 2 on wrong usage.")]
+  Without opening the port, which needs no privilege:
+      roce devinfo --describe --port af_packet:eth1
+
+Exit status: 0 on success, 1 when the port cannot be opened or described, 2 on wrong usage.")]
 pub(crate) struct DevinfoArgs {
     /// The port to ask: KIND:TARGET[,key=value...], for example memif:wire or af_packet:eth1.
     #[arg(long, value_name = "PORT")]
     port: Option<PortSpec>,
+
+    /// Do not open the port: print what its name and the kernel say of it. Other values are unknown.
+    #[arg(long, requires = "port")]
+    describe: bool,
 
     /// Print the limits too.
     #[arg(short, long)]
@@ -46,21 +54,21 @@ pub(crate) struct DevinfoArgs {
 #[derive(Serialize)]
 struct GidReport {
     index: usize,
-    gid: String,
+    gid: Option<String>,
     #[serde(rename = "type")]
     kind: &'static str,
     reaches: &'static str,
 }
 
-/// The device, as `--json` prints it.
+/// The device, as `--json` prints it. `None`, which is printed as null: known only after the port is opened.
 #[derive(Serialize)]
 struct Report {
     port: String,
-    driver: String,
-    node_guid: String,
-    mac: String,
-    state: &'static str,
-    mtu_bytes: usize,
+    driver: Option<String>,
+    node_guid: Option<String>,
+    mac: Option<String>,
+    state: Option<&'static str>,
+    mtu_bytes: Option<usize>,
     max_path_mtu_bytes: u32,
     active_path_mtu_bytes: Option<u32>,
     link_layer: &'static str,
@@ -85,69 +93,75 @@ struct Limits {
 }
 
 impl Report {
-    fn new(attr: &DeviceAttr) -> Self {
-        let gids = attr.gids.iter().map(|&(index, gid)| GidReport {
+    fn new(device: DeviceDescription) -> Self {
+        let gids = device.gids.iter().map(|&(index, gid)| GidReport {
             index,
-            gid: gid.to_string(),
+            gid: gid.map(|gid| gid.to_string()),
             kind: "RoCE v2",
             reaches: match gid {
-                gid if gid.is_ipv4() => "IPv4 peers",
-                gid if gid.is_link_local() => "link-local IPv6 peers",
-                _ => "IPv6 peers",
+                Some(gid) if gid.is_ipv4() => "IPv4 peers",
+                Some(gid) if !gid.is_link_local() => "IPv6 peers",
+                // An unknown GID is GID 0, which is link-local.
+                _ => "link-local IPv6 peers",
             },
         });
-        // Because the last eight bytes of the link-local address are the EUI-64 of the MAC.
-        let [.., a, b, c, d, e, f, g, h] = attr.mac.link_local().octets();
+        let caps = device.caps;
         Report {
-            port: attr.port.clone(),
-            driver: attr.driver.clone(),
-            node_guid: format!("{a:02x}{b:02x}:{c:02x}{d:02x}:{e:02x}{f:02x}:{g:02x}{h:02x}"),
-            mac: attr.mac.to_string(),
-            state: if attr.is_up { "PORT_ACTIVE" } else { "PORT_DOWN" },
-            mtu_bytes: attr.mtu_bytes,
+            port: device.port,
+            driver: device.driver,
+            node_guid: device.mac.map(node_guid),
+            mac: device.mac.map(|mac| mac.to_string()),
+            state: device.is_up.map(|is_up| if is_up { "PORT_ACTIVE" } else { "PORT_DOWN" }),
+            mtu_bytes: device.mtu_bytes,
             max_path_mtu_bytes: PathMtu::Mtu4096.bytes(),
-            active_path_mtu_bytes: attr.active_mtu.map(PathMtu::bytes),
+            active_path_mtu_bytes: device.mtu_bytes.and_then(PathMtu::largest_for).map(PathMtu::bytes),
             link_layer: "Ethernet",
             gids: gids.collect(),
             limits: Limits {
-                max_qp: attr.limits.max_qps,
-                max_qp_wr: attr.max_qp_wr,
-                max_sge: attr.max_sge,
-                max_inline_bytes: attr.max_inline_bytes,
-                max_cq: attr.limits.max_cqs,
-                max_cqe: attr.max_cqe,
-                max_srq: attr.limits.max_srqs,
-                max_srq_wr: attr.max_qp_wr,
-                max_mr: attr.limits.max_mrs,
-                max_pd: attr.limits.max_pds,
-                max_qp_rd_atom: attr.max_rd_atomic,
+                max_qp: caps.limits.max_qps,
+                max_qp_wr: caps.max_qp_wr,
+                max_sge: caps.max_sge,
+                max_inline_bytes: caps.max_inline_bytes,
+                max_cq: caps.limits.max_cqs,
+                max_cqe: caps.max_cqe,
+                max_srq: caps.limits.max_srqs,
+                max_srq_wr: caps.max_qp_wr,
+                max_mr: caps.limits.max_mrs,
+                max_pd: caps.limits.max_pds,
+                max_qp_rd_atom: caps.max_rd_atomic,
                 max_msg_bytes: roce::queue::MAX_MESSAGE_BYTES,
             },
         }
     }
 
-    fn describe(&self, is_verbose: bool) -> String {
-        let mtu =
-            self.active_path_mtu_bytes.map_or("none: the MTU is too small".into(), |mtu| mtu.to_string());
+    fn text(&self, is_verbose: bool) -> String {
+        const UNKNOWN: &str = "unknown until the port is opened";
+        let or_unknown = |value: &Option<String>| value.as_deref().unwrap_or(UNKNOWN).to_owned();
+        let mtu = self.mtu_bytes.map_or(UNKNOWN.to_owned(), |mtu_bytes| {
+            let path_mtu = self.active_path_mtu_bytes;
+            let path_mtu = path_mtu.map_or("none: the MTU is too small".into(), |mtu| mtu.to_string());
+            format!("{path_mtu} (the port's own MTU is {mtu_bytes})")
+        });
         let state = match self.state {
-            "PORT_ACTIVE" => self.state.to_owned(),
-            down => format!("{down} (no link: is the other end there?)"),
+            Some("PORT_DOWN") => "PORT_DOWN (no link: is the other end there?)",
+            state => state.unwrap_or(UNKNOWN),
         };
         let mut text = format!("port: {}\n", self.port);
         for (name, value) in [
             ("transport", "RoCE v2".to_owned()),
-            ("driver", self.driver.clone()),
-            ("node_guid", self.node_guid.clone()),
-            ("mac", self.mac.clone()),
-            ("state", state),
+            ("driver", or_unknown(&self.driver)),
+            ("node_guid", or_unknown(&self.node_guid)),
+            ("mac", or_unknown(&self.mac)),
+            ("state", state.to_owned()),
             ("max_mtu", self.max_path_mtu_bytes.to_string()),
-            ("active_mtu", format!("{mtu} (the port's own MTU is {})", self.mtu_bytes)),
+            ("active_mtu", mtu),
             ("link_layer", self.link_layer.to_owned()),
         ] {
             text.push_str(&format!("    {name:<16} {value}\n"));
         }
         for gid in &self.gids {
             let GidReport { index, gid, kind, reaches } = gid;
+            let gid = or_unknown(gid);
             text.push_str(&format!("    GID[{index:>3}]         {gid}, {kind}, for {reaches}\n"));
         }
         if is_verbose {
@@ -173,19 +187,29 @@ impl Report {
     }
 }
 
+fn node_guid(mac: Mac) -> String {
+    // Because the last eight bytes of the link-local address are the EUI-64 of the MAC.
+    let [.., a, b, c, d, e, f, g, h] = mac.link_local().octets();
+    format!("{a:02x}{b:02x}:{c:02x}{d:02x}:{e:02x}{f:02x}:{g:02x}{h:02x}")
+}
+
 /// Prints the device, or the ports that could be opened.
 pub(crate) fn run(args: &DevinfoArgs) -> anyhow::Result<ExitCode> {
     let Some(port) = &args.port else {
         list(&System::live(), args.json)?;
         return Ok(ExitCode::SUCCESS);
     };
-    let context =
-        Context::open(port, &DeviceOptions::default()).with_context(|| format!("cannot open port {port}"))?;
-    let report = Report::new(&context.attr());
+    let description = if args.describe {
+        verbs::describe(port).with_context(|| format!("cannot describe port {port}"))?
+    } else {
+        let context = Context::open(port, &DeviceOptions::default());
+        context.with_context(|| format!("cannot open port {port}"))?.attr().into()
+    };
+    let report = Report::new(description);
     if args.json {
         output::print_json(&report)?;
     } else {
-        output::print(&report.describe(args.verbose))?;
+        output::print(&report.text(args.verbose))?;
     }
     Ok(ExitCode::SUCCESS)
 }

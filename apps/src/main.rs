@@ -127,6 +127,7 @@ mod tests {
             ("roce perf write-bw --port memif:@a -c UD", "possible values: RC"),
             ("roce perf write-bw --port memif:@a --peer perftest", "<HOST>"),
             ("roce devinfo --port nic:1", "names no port"),
+            ("roce devinfo --describe", "--port <PORT>"),
             ("roce stat 1 2", "unexpected argument"),
             ("roce doctor --open", "--port <PORT>"),
             ("roce lab show nothing", "possible values: goodput-vs-loss"),

@@ -5,12 +5,12 @@ use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use roce::queue::CqId;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
 use crate::device::Shared;
 use crate::error::Error;
 use crate::inbox::Inbox;
+use crate::listeners::CompletionEvent;
 
 /// Time for which `CompChannel::wait` polls before the thread sleeps: most completions take less time than a wake-up.
 const SPIN: Duration = Duration::from_micros(50);
@@ -18,7 +18,7 @@ const SPIN: Duration = Duration::from_micros(50);
 /// A completion channel (`ibv_comp_channel`): a queue of events of completion queues. Clones are the same channel.
 #[derive(Clone)]
 pub struct CompChannel {
-    pub(crate) inbox: Arc<Inbox<CqId>>,
+    pub(crate) inbox: Arc<Inbox<CompletionEvent>>,
     shared: Arc<Shared>,
 }
 
@@ -28,7 +28,7 @@ impl CompChannel {
         Ok(CompChannel { inbox: Arc::new(Inbox::with_fd().map_err(failed)?), shared })
     }
 
-    /// Waits for an event and returns the number of its completion queue; `None` after `timeout` without an event.
+    /// Waits for an event and removes it (`ibv_get_cq_event`); `None` after `timeout` without an event.
     ///
     /// Each call of [`Cq::request_notify`](crate::Cq::request_notify) causes at most one event. After an event, the
     /// caller first calls `request_notify`, then polls the completion queue until it is empty. Otherwise a completion
@@ -37,11 +37,11 @@ impl CompChannel {
     /// # Errors
     /// [`Error::DeviceFatal`] after a fatal error, which ends the waits of all threads; [`Error::System`] if the system
     /// call `poll` fails.
-    pub fn wait(&self, timeout: Duration) -> Result<Option<CqId>, Error> {
+    pub fn wait(&self, timeout: Duration) -> Result<Option<CompletionEvent>, Error> {
         let start = Instant::now();
         loop {
-            if let Some(cq) = self.try_wait()? {
-                return Ok(Some(cq));
+            if let Some(event) = self.try_wait()? {
+                return Ok(Some(event));
             }
             let waited = start.elapsed();
             if waited >= timeout {
@@ -65,12 +65,11 @@ impl CompChannel {
         }
     }
 
-    /// Removes the oldest pending event and returns the number of its completion queue; `None` if no event is pending.
-    /// Does not wait.
+    /// Removes and returns the oldest pending event; `None` if no event is pending. Does not wait.
     ///
     /// # Errors
     /// [`Error::DeviceFatal`] if the device is in a fatal error and no event is pending.
-    pub fn try_wait(&self) -> Result<Option<CqId>, Error> {
+    pub fn try_wait(&self) -> Result<Option<CompletionEvent>, Error> {
         let taken = self.inbox.take();
         if taken.is_none() {
             self.shared.check()?;

@@ -6,7 +6,6 @@ use std::time::{Duration, Instant};
 
 use roce::counters::{DropCounters, QpCounters};
 use roce::engine::Event;
-use roce::engine::limits::{DeviceLimits, MAX_CQE, MAX_INLINE_BYTES, MAX_QP_WR, MAX_RD_ATOMIC, MAX_SGE};
 use roce::id::{Gid, Mac};
 use roce::port::Port;
 use roce::port::events::EventOutcome;
@@ -14,49 +13,18 @@ use roce::port::fault::FaultCounters;
 use roce::port::probability::Probability;
 use roce::qp::PathMtu;
 
+use crate::attr::{DeviceAttr, DeviceCaps};
 use crate::channel::CompChannel;
 use crate::cq::Cq;
-use crate::device::{ContextInner, Shared};
+use crate::device::Shared;
 use crate::error::{Error, OpenError};
 use crate::inbox::Inbox;
 use crate::mr::Pd;
+use crate::objects::ContextObjects;
 use crate::options::DeviceOptions;
 use crate::port::{PortSpec, Wire};
 use crate::registry;
 use crate::stat::DeviceCounters;
-
-/// Attributes of a device and its port (`ibv_device_attr`, `ibv_port_attr`).
-#[derive(Clone, Debug)]
-pub struct DeviceAttr {
-    /// The port's name, `KIND:TARGET`.
-    pub port: String,
-    /// Name of the DPDK driver.
-    pub driver: String,
-    /// MAC of the port.
-    pub mac: Mac,
-    /// Largest IP packet, in bytes.
-    pub mtu_bytes: usize,
-    /// Largest path MTU whose packets, with 80 bytes for headers, fit into `mtu_bytes`; `None` if `mtu_bytes` is below
-    /// 336 (256 + 80).
-    pub active_mtu: Option<PathMtu>,
-    /// Whether the link is up.
-    pub is_up: bool,
-    /// Index and GID of each entry of the GID table.
-    pub gids: Vec<(usize, Gid)>,
-    /// Limits of the device: number of objects of each kind, and bytes of all reorder buffers together.
-    pub limits: DeviceLimits,
-    /// Largest number of outstanding work requests of a send or receive queue.
-    pub max_qp_wr: u32,
-    /// Largest number of scatter/gather entries (local memory ranges) of a work request.
-    pub max_sge: u32,
-    /// Largest inline payload of a send work request, in bytes.
-    pub max_inline_bytes: u32,
-    /// Largest number of entries of a completion queue.
-    pub max_cqe: u32,
-    /// Largest `max_rd_atomic` (outstanding READs) and largest `max_dest_rd_atomic` (responder resources) of a queue
-    /// pair.
-    pub max_rd_atomic: u8,
-}
 
 /// An open device, with the objects that this context created and their asynchronous events (`ibv_context`). A device
 /// may have several contexts. The device is closed when all its contexts, their clones and their objects are dropped.
@@ -81,7 +49,7 @@ pub struct DeviceAttr {
 /// ```
 #[derive(Clone)]
 pub struct Context {
-    inner: Arc<ContextInner>,
+    objects: Arc<ContextObjects>,
 }
 
 impl Context {
@@ -96,12 +64,17 @@ impl Context {
         let device = registry::open(spec, options)?;
         let failed = |error| OpenError::System { what: "cannot make an event file descriptor", error };
         let events = Arc::new(Inbox::with_fd().map_err(failed)?);
-        device.shared.inspect().listeners.add_context(&events);
-        Ok(Context { inner: Arc::new(ContextInner { device, events }) })
+        Ok(Context { objects: Arc::new(ContextObjects::new(device, events)) })
     }
 
-    pub(crate) fn shared(&self) -> Arc<Shared> {
-        self.inner.device.shared.clone()
+    /// Returns the objects of this context by number and key, for callers that have no use for the types [`Pd`],
+    /// [`Mr`](crate::Mr), [`Cq`], [`Srq`](crate::Srq) and [`Qp`](crate::Qp), for example a C interface.
+    pub fn objects(&self) -> &ContextObjects {
+        &self.objects
+    }
+
+    pub(crate) fn shared(&self) -> &Arc<Shared> {
+        self.objects.shared()
     }
 
     /// Waits until the port's link is up. A memif or vhost link is up when the peer's process has connected to the
@@ -112,7 +85,7 @@ impl Context {
     pub fn wait_link(&self, timeout: Duration) -> Result<(), Error> {
         const KNOCK_INTERVAL: Duration = Duration::from_millis(20);
         let start = Instant::now();
-        let shared = &self.inner.device.shared;
+        let shared = self.shared();
         loop {
             let mut driven = shared.lock()?;
             driven.log_conflict();
@@ -132,7 +105,7 @@ impl Context {
 
     /// Returns the device's attributes, also after a fatal error.
     pub fn attr(&self) -> DeviceAttr {
-        let shared = &self.inner.device.shared;
+        let shared = self.shared();
         let (driver, is_up) = {
             let control = shared.control();
             (control.driver().to_owned(), control.is_up())
@@ -141,24 +114,20 @@ impl Context {
         let caps = driven.engine.port().caps();
         DeviceAttr {
             port: shared.port.to_string(),
+            kind: shared.port.kind,
             driver,
             mac: caps.mac,
             mtu_bytes: caps.mtu_bytes,
             active_mtu: PathMtu::largest_for(caps.mtu_bytes),
             is_up,
             gids: driven.engine.neighbour().gids().iter().map(|(index, entry)| (index, entry.gid)).collect(),
-            limits: shared.limits,
-            max_qp_wr: MAX_QP_WR,
-            max_sge: MAX_SGE,
-            max_inline_bytes: MAX_INLINE_BYTES,
-            max_cqe: MAX_CQE,
-            max_rd_atomic: MAX_RD_ATOMIC,
+            caps: DeviceCaps::new(shared.limits),
         }
     }
 
     /// Returns the GID of index `index`; `None` if the GID table has no entry of this index.
     pub fn gid(&self, index: usize) -> Option<Gid> {
-        self.inner.device.shared.gid(index)
+        self.shared().gid(index)
     }
 
     /// Returns the index of the local GID that is the source of packets to `dgid`. The local GID has the address family
@@ -167,7 +136,7 @@ impl Context {
     /// # Errors
     /// [`Error::NoGid`] if no local GID is a valid source of packets to `dgid`.
     pub fn gid_index_for(&self, dgid: Gid) -> Result<u8, Error> {
-        let driven = self.inner.device.shared.inspect();
+        let driven = self.shared().inspect();
         let table = driven.engine.neighbour().gids();
         let index = table.select_for(dgid.ip()).and_then(|index| u8::try_from(index).ok());
         index.ok_or_else(|| {
@@ -178,7 +147,7 @@ impl Context {
 
     /// Returns whether `gid` is in the subnet of an address of this device.
     pub fn is_on_link(&self, gid: Gid) -> bool {
-        self.inner.device.shared.inspect().engine.neighbour().is_on_link(gid.ip())
+        self.shared().inspect().engine.neighbour().is_on_link(gid.ip())
     }
 
     /// Returns the MAC of `dgid`, or of the gateway to `dgid`; blocks until this MAC is resolved. `sgid_index` is used
@@ -189,23 +158,23 @@ impl Context {
     /// route to `dgid`, fails with [`KernelError::NoRoute`](crate::kernel::KernelError::NoRoute) without waiting.
     /// [`Error::DeviceFatal`] after a fatal error.
     pub fn resolve(&self, dgid: Gid, sgid_index: u8, timeout: Duration) -> Result<Mac, Error> {
-        self.inner.device.shared.resolve(dgid, sgid_index, timeout)
+        self.shared().resolve(dgid, sgid_index, timeout)
     }
 
     /// Allocates a protection domain (`ibv_alloc_pd`).
     pub fn alloc_pd(&self) -> Result<Pd, Error> {
-        Pd::new(&self.inner)
+        Pd::new(&self.objects)
     }
 
     /// Creates a completion queue of at most `depth` entries (`ibv_create_cq`). Completion events of the queue are
     /// appended to `channel`; if `channel` is `None`, the queue has no completion events.
     pub fn create_cq(&self, depth: u32, channel: Option<&CompChannel>) -> Result<Cq, Error> {
-        Cq::new(&self.inner, depth, channel)
+        Cq::new(&self.objects, depth, channel)
     }
 
     /// Creates a completion channel (`ibv_create_comp_channel`).
     pub fn create_comp_channel(&self) -> Result<CompChannel, Error> {
-        CompChannel::new(self.shared())
+        CompChannel::new(self.shared().clone())
     }
 
     /// Polls the engine once, unless another thread drives the engine. Threads that wait without polling a completion
@@ -214,54 +183,54 @@ impl Context {
     /// # Errors
     /// [`Error::DeviceFatal`] after a fatal error.
     pub fn progress(&self) -> Result<(), Error> {
-        self.inner.device.shared.drive()
+        self.shared().drive()
     }
 
     /// Removes and returns the oldest asynchronous event (`ibv_get_async_event`) of the device or of an object that
     /// this context created. Returns `None` if no event is pending; does not wait. At most 1024 events are pending; a
     /// further event replaces the oldest.
     pub fn poll_async_event(&self) -> Option<Event> {
-        self.inner.events.take()
+        self.objects.poll_async_event().map(|pending| pending.event)
     }
 
     /// Returns a file descriptor for `poll` and `epoll`, readable while an asynchronous event is pending (`async_fd` of
     /// `ibv_context`). The caller must not read from the file descriptor.
     pub fn async_event_fd(&self) -> BorrowedFd<'_> {
-        self.inner.events.count().as_fd()
+        self.objects.events().count().as_fd()
     }
 
     /// Returns two sets of counters: the sums over all queue pairs, including destroyed queue pairs, and the numbers of
     /// frames that were dropped before they reached a queue pair.
     pub fn counters(&self) -> (QpCounters, DropCounters) {
-        let driven = self.inner.device.shared.inspect();
+        let driven = self.shared().inspect();
         (driven.engine.counters(), driven.engine.drop_counters())
     }
 
     /// Returns all counters of the device and its port, by source and name.
     pub fn device_counters(&self) -> DeviceCounters {
-        self.inner.device.shared.counters()
+        self.shared().counters()
     }
 
     /// Returns the numbers of frames and of impaired frames, for each direction that [`DeviceOptions::faults`] impairs.
     pub fn fault_counters(&self) -> FaultCounters {
-        self.inner.device.shared.inspect().engine.port().inner().counters()
+        self.shared().inspect().engine.port().inner().counters()
     }
 
     /// Sets the probability of loss in the directions that [`DeviceOptions::faults`] impairs. If all probabilities in
     /// `faults` were 0 when the device was opened, this function has no effect.
     pub fn set_drop_probability(&self, probability: Probability) {
-        self.inner.device.shared.inspect().engine.port_mut().inner_mut().set_drop_probability(probability);
+        self.shared().inspect().engine.port_mut().inner_mut().set_drop_probability(probability);
     }
 
     /// Returns the outcome of each packet event, in the order of [`DeviceOptions::events`]: the packet that the event
     /// has impaired, if any.
     pub fn event_outcomes(&self) -> Vec<EventOutcome> {
-        self.inner.device.shared.inspect().engine.port().outcomes()
+        self.shared().inspect().engine.port().outcomes()
     }
 
     /// Returns the error that ended the capture; `None` if the capture has had no error, or the device has no capture.
     pub fn capture_error(&self) -> Option<String> {
-        match self.inner.device.shared.inspect().wire() {
+        match self.shared().inspect().wire() {
             Wire::Bare(_) => None,
             Wire::Captured(capture) => capture.error().map(ToString::to_string),
         }
@@ -271,6 +240,6 @@ impl Context {
 impl Cq {
     /// Returns the context that created the completion queue.
     pub fn context(&self) -> Context {
-        Context { inner: self.0.context.clone() }
+        Context { objects: self.0.objects.clone() }
     }
 }

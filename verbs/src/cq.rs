@@ -2,30 +2,24 @@
 
 use std::sync::Arc;
 
-use roce::queue::{CqId, CqNotifier, CqPoller, Cqe, Notify};
+use roce::queue::{CqId, Cqe, Notify};
 
 use crate::channel::CompChannel;
-use crate::device::{ContextInner, Shared};
 use crate::error::Error;
-use crate::listeners::Object;
-use crate::lock::{Lock, LockGuard};
+use crate::objects::ContextObjects;
+use crate::queues::CqQueue;
 
 pub(crate) struct CqInner {
-    pub(crate) context: Arc<ContextInner>,
-    shared: Arc<Shared>,
+    pub(crate) objects: Arc<ContextObjects>,
     pub(crate) id: CqId,
-    poller: Lock<CqPoller>,
-    notifier: CqNotifier,
+    queue: CqQueue,
 }
 
 impl Drop for CqInner {
     fn drop(&mut self) {
-        // Fails only after a fatal error, if queue pairs of the completion queue were not destroyed: each queue pair
-        // references its completion queues.
-        let _ = self.shared.objects.destroy_cq(self.id);
-        let Ok(mut driven) = self.shared.lock() else { return };
-        driven.remove_channel(self.id);
-        driven.listeners.remove(Object::Cq(self.id));
+        // Fails only after a fatal error: each queue pair references its completion queues, so no queue pair uses this
+        // completion queue.
+        let _ = self.objects.destroy_cq(self.id);
     }
 }
 
@@ -35,24 +29,15 @@ pub struct Cq(pub(crate) Arc<CqInner>);
 
 impl Cq {
     pub(crate) fn new(
-        context: &Arc<ContextInner>,
+        objects: &Arc<ContextObjects>,
         depth: u32,
         channel: Option<&CompChannel>,
     ) -> Result<Self, Error> {
-        let shared = context.device.shared.clone();
-        let mut driven = shared.lock()?;
-        let (id, poller) = shared.objects.create_cq(depth)?;
-        driven.listeners.add(Object::Cq(id), &context.events);
-        if let Some(channel) = channel {
-            driven.add_channel(id, channel.inbox.clone());
-        }
-        drop(driven);
-        let (notifier, poller) = (poller.notifier(), Lock::new(poller));
-        Ok(Cq(Arc::new(CqInner { context: context.clone(), shared, id, poller, notifier })))
+        let (id, queue) = objects.create_cq(depth, channel, 0)?;
+        Ok(Cq(Arc::new(CqInner { objects: objects.clone(), id, queue })))
     }
 
-    /// Returns the number of this completion queue. [`CompChannel::wait`] returns this number for an event of the
-    /// queue.
+    /// Returns the number of this completion queue. Events of [`CompChannel::wait`] contain this number.
     pub fn id(&self) -> CqId {
         self.0.id
     }
@@ -94,25 +79,7 @@ impl Cq {
     /// ```
     #[inline]
     pub fn poll(&self, out: &mut Vec<Cqe>, max: usize) -> Result<usize, Error> {
-        let Some(mut poller) = self.try_lock()? else { return Ok(0) };
-        let taken = poller.pop_into(out, max);
-        if taken > 0 || max == 0 {
-            return Ok(taken);
-        }
-        self.0.shared.drive()?;
-        Ok(poller.pop_into(out, max))
-    }
-
-    /// Locks the poller of the completion queue. If another thread has the lock, yields the processor, because that
-    /// thread may be polling the engine, and returns `None`. Lock order: the poller before the engine.
-    #[inline]
-    fn try_lock(&self) -> Result<Option<LockGuard<'_, CqPoller>>, Error> {
-        let poller = self.0.poller.try_lock();
-        if poller.is_none() {
-            std::thread::yield_now();
-            self.0.shared.check()?;
-        }
-        Ok(poller)
+        self.0.queue.poll(out, max)
     }
 
     /// Removes and returns the oldest completion. If the completion queue is empty, polls the engine once first.
@@ -123,34 +90,12 @@ impl Cq {
     /// [`Error::DeviceFatal`] after a fatal error, if the completion queue is empty or another thread polls it.
     #[inline]
     pub fn poll_one(&self) -> Result<Option<Cqe>, Error> {
-        let Some(mut poller) = self.try_lock()? else { return Ok(None) };
-        if let Some(cqe) = poller.pop() {
-            return Ok(Some(cqe));
-        }
-        self.0.shared.drive()?;
-        Ok(poller.pop())
+        self.0.queue.poll_one()
     }
 
     /// Requests one event on the completion channel of this completion queue (`ibv_req_notify_cq`). `notify` selects
     /// the cause: the next completion, or the next completion that is a solicited event or has an error.
     pub fn request_notify(&self, notify: Notify) -> Result<(), Error> {
-        self.0.shared.check()?;
-        self.0.notifier.request(notify);
-        Ok(())
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use crate::{Context, DeviceOptions};
-
-    #[test]
-    fn a_second_poller_does_not_wait_for_the_first() {
-        let port = "eal:net_ring7,ip=10.0.7.1/24".parse().unwrap();
-        let context = Context::open(&port, &DeviceOptions::default()).unwrap();
-        let cq = context.create_cq(16, None).unwrap();
-        let first = cq.0.poller.lock();
-        assert_eq!((cq.poll(&mut Vec::new(), 1).unwrap(), cq.poll_one().unwrap()), (0, None));
-        drop(first);
+        self.0.queue.request_notify(notify)
     }
 }

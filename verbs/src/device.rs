@@ -1,7 +1,6 @@
 //! State shared by all objects of a device: the engine with its lock and clock, and the signals to the background
 //! thread.
 
-use std::collections::HashMap;
 use std::net::IpAddr;
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -16,13 +15,12 @@ use roce::neighbour::Resolution;
 use roce::port::Port;
 use roce::port::events::Events;
 use roce::port::fault::Fault;
-use roce::queue::{CqId, SrqId};
+use roce::queue::SrqId;
 
 use crate::background::Background;
 use crate::drive::{Activity, Drive, DriveGuard, DriveLock};
 use crate::error::Error;
 use crate::fatal::Fatal;
-use crate::inbox::Inbox;
 use crate::kernel::{KernelError, KernelNeighbours};
 use crate::listeners::Listeners;
 use crate::options::DeviceOptions;
@@ -57,8 +55,7 @@ pub(crate) struct DeviceCore {
     pub(crate) engine: Engine<LivePort>,
     fatal: Arc<Fatal>,
     clock: EngineClock,
-    channels: HashMap<CqId, Arc<Inbox<CqId>>>,
-    pub(crate) listeners: Listeners,
+    listeners: Arc<Listeners>,
     /// Name of a thread that panics at its next poll of the engine, for tests.
     #[cfg(test)]
     pub(crate) panics_in: Option<String>,
@@ -76,6 +73,7 @@ pub(crate) struct Shared {
     clock: EngineClock,
     /// Protection domains, memory regions and completion queues. Their use does not need the engine's lock.
     pub(crate) objects: Arc<SharedObjects>,
+    pub(crate) listeners: Arc<Listeners>,
     pub(crate) port: PortSpec,
     pub(crate) limits: DeviceLimits,
     pub(crate) activity: Activity,
@@ -87,12 +85,6 @@ pub(crate) struct Shared {
 pub(crate) struct Device {
     pub(crate) shared: Arc<Shared>,
     pub(crate) options: DeviceOptions,
-}
-
-/// A context, shared by its clones, protection domains and completion queues.
-pub(crate) struct ContextInner {
-    pub(crate) device: Arc<Device>,
-    pub(crate) events: Arc<Inbox<Event>>,
 }
 
 impl Drop for Device {
@@ -164,13 +156,9 @@ impl DeviceCore {
     }
 
     fn on_event(&mut self, event: Event) {
-        if let Event::Completion(cq) = event {
-            if let Some(inbox) = self.channels.get(&cq) {
-                inbox.put(cq);
-            }
-            return;
+        if !matches!(event, Event::Completion(_)) {
+            tracing::debug!(?event, "asynchronous event");
         }
-        tracing::debug!(?event, "asynchronous event");
         self.listeners.deliver(event);
     }
 
@@ -186,16 +174,8 @@ impl DeviceCore {
     pub(crate) fn raise_fatal(&mut self, reason: String) {
         if self.fatal.set(reason) {
             self.on_event(Event::DeviceFatal);
-            self.channels.values().for_each(|inbox| inbox.close());
+            self.listeners.close_channels();
         }
-    }
-
-    pub(crate) fn add_channel(&mut self, cq: CqId, inbox: Arc<Inbox<CqId>>) {
-        self.channels.insert(cq, inbox);
-    }
-
-    pub(crate) fn remove_channel(&mut self, cq: CqId) {
-        self.channels.remove(&cq);
     }
 }
 
@@ -207,14 +187,13 @@ impl Shared {
         port: PortSpec,
         limits: DeviceLimits,
     ) -> Self {
-        let fatal = Arc::new(Fatal::default());
+        let (fatal, listeners) = (Arc::new(Fatal::default()), Arc::new(Listeners::default()));
         let objects = engine.objects().clone();
         let driven = DeviceCore {
             engine,
             fatal: fatal.clone(),
             clock: clock.clone(),
-            channels: HashMap::new(),
-            listeners: Listeners::default(),
+            listeners: listeners.clone(),
             #[cfg(test)]
             panics_in: None,
         };
@@ -225,6 +204,7 @@ impl Shared {
             fatal,
             clock,
             objects,
+            listeners,
             port,
             limits,
             activity: Activity::default(),
@@ -509,7 +489,7 @@ mod tests {
         let driven = shared.inspect();
         let (sender, receiver) = channel();
         let reader = thread::spawn({
-            let shared = context.shared();
+            let shared = context.shared().clone();
             move || {
                 let is_up = shared.poll_link() && shared.link_bits_per_sec().is_none();
                 let control = shared.control();

@@ -76,6 +76,14 @@ impl<T, S: Semaphore> Inbox<T, S> {
         self.count.add();
     }
 
+    /// Removes the pending events for which `is_discarded` returns true.
+    pub(crate) fn discard(&self, is_discarded: impl Fn(&T) -> bool) {
+        let mut ready = self.ready.lock().unwrap_or_else(PoisonError::into_inner);
+        let pending = ready.len();
+        ready.retain(|event| !is_discarded(event));
+        (ready.len()..pending).for_each(|_| self.count.take());
+    }
+
     pub(crate) fn take(&self) -> Option<T> {
         let mut ready = self.ready.lock().unwrap_or_else(PoisonError::into_inner);
         let event = ready.pop_front()?;

@@ -21,10 +21,12 @@ pub mod kernel;
 pub mod port;
 pub mod stat;
 
+mod attr;
 mod background;
 mod channel;
 mod context;
 mod cq;
+mod describe;
 mod device;
 mod drive;
 mod error;
@@ -35,35 +37,44 @@ mod lock;
 #[cfg(all(test, loom))]
 mod models;
 mod mr;
+mod object;
+mod objects;
 mod options;
 mod progress;
 mod qp;
+mod queues;
 mod registry;
 mod srq;
 #[cfg(all(test, not(loom)))]
 mod threads;
 mod watch;
 
+pub use attr::{DeviceAttr, DeviceCaps};
 pub use channel::CompChannel;
-pub use context::{Context, DeviceAttr};
+pub use context::Context;
 pub use cq::Cq;
+pub use describe::{DeviceDescription, describe};
 pub use error::{Error, OpenError};
+pub use listeners::{AsyncEvent, CompletionEvent};
 pub use mr::{Mr, Pd};
+pub use objects::ContextObjects;
 pub use options::DeviceOptions;
 pub use port::{PortSpec, PortSpecError};
 pub use qp::{ConnectOptions, Qp, QpOptions};
+pub use queues::{CqQueue, QpQueues, SrqQueue};
 pub use srq::{Srq, SrqOptions};
 
 pub use roce::congestion::{CnpPacing, CongestionScheme, NoCongestionScheme, NotificationConfig};
-pub use roce::engine::{Event, QpnPrefix};
+pub use roce::engine::{Attributes, CreateError, DestroyError, Event, QpnPrefix};
 pub use roce::id::{Gid, LKey, Mac, Qpn, RKey};
-pub use roce::mem::{Access, Memory};
+pub use roce::mem::{Access, Memory, PdId};
 pub use roce::psn::Psn;
 pub use roce::qp::{
-    AddressVector, ConnAttr, Endpoint, EndpointError, PathMtu, Placement, QpAttr, QpState, ServiceType,
+    AddressVector, ConnAttr, Endpoint, EndpointError, ModifyError, PathMtu, Placement, QpAttr, QpInit,
+    QpState, ServiceType,
 };
 pub use roce::queue::{
-    Cqe, Notify, PostError, RecvRequest, SendData, SendFlags, SendOp, SendRequest, Sge, SrqId, WcOpcode,
-    WcStatus,
+    CqId, Cqe, Notify, PostError, RecvRequest, SendData, SendFlags, SendOp, SendRequest, Sge, SrqAttr, SrqId,
+    WcOpcode, WcStatus,
 };
 pub use roce::recovery::{NoRecoveryScheme, RecoveryScheme};

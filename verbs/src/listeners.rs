@@ -1,65 +1,110 @@
-//! Delivery of asynchronous events. An event of an object is appended to the queue of the context that created the
-//! object. An event of the device is appended to the queues of all contexts of the device.
+//! Delivery of events. An asynchronous event of an object is appended to the queue of the context that created the
+//! object, an event of the device to the queues of all contexts of the device, and a completion event to the completion
+//! channel of its completion queue.
 
 use std::collections::HashMap;
-use std::sync::{Arc, Weak};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
 use roce::engine::Event;
-use roce::id::Qpn;
-use roce::queue::{CqId, SrqId};
+use roce::queue::CqId;
 
 use crate::inbox::Inbox;
+use crate::object::Object;
 
 /// Largest number of pending asynchronous events of a context; a further event replaces the oldest.
 const ASYNC_EVENTS_MAX: usize = 1024;
 
-/// An object that has asynchronous events.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub(crate) enum Object {
-    Qp(Qpn),
-    Cq(CqId),
-    Srq(SrqId),
+/// An asynchronous event (`ibv_async_event`).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct AsyncEvent {
+    /// The event, with the number of its object.
+    pub event: Event,
+    /// Cookie of the object; 0 for [`Event::DeviceFatal`].
+    pub cookie: u64,
 }
 
-/// The contexts of a device, and the context of each object.
-#[derive(Debug, Default)]
-pub(crate) struct Listeners {
-    contexts: Vec<Weak<Inbox<Event>>>,
-    objects: HashMap<Object, Arc<Inbox<Event>>>,
+/// An event of a completion queue, in its completion channel (`ibv_get_cq_event`).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct CompletionEvent {
+    /// Number of the completion queue.
+    pub cq: CqId,
+    /// Cookie of the completion queue.
+    pub cookie: u64,
 }
+
+/// The queues to which the events of an object are appended.
+pub(crate) struct Listener {
+    /// Asynchronous events of the object's context.
+    pub(crate) events: Arc<Inbox<AsyncEvent>>,
+    /// Completion channel of a completion queue; `None` for other objects, and for a completion queue without channel.
+    pub(crate) channel: Option<Arc<Inbox<CompletionEvent>>>,
+    pub(crate) cookie: u64,
+}
+
+#[derive(Default)]
+struct Table {
+    contexts: Vec<Weak<Inbox<AsyncEvent>>>,
+    objects: HashMap<Object, Listener>,
+}
+
+/// The contexts of a device, and the listener of each object that has events. The table is locked after the engine, and
+/// before a queue of events.
+#[derive(Default)]
+pub(crate) struct Listeners(Mutex<Table>);
 
 impl Listeners {
-    pub(crate) fn add_context(&mut self, events: &Arc<Inbox<Event>>) {
-        self.contexts.retain(|context| context.strong_count() > 0);
-        self.contexts.push(Arc::downgrade(events));
+    fn table(&self) -> MutexGuard<'_, Table> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    pub(crate) fn add(&mut self, object: Object, events: &Arc<Inbox<Event>>) {
-        self.objects.insert(object, events.clone());
+    pub(crate) fn add_context(&self, events: &Arc<Inbox<AsyncEvent>>) {
+        let mut table = self.table();
+        table.contexts.retain(|context| context.strong_count() > 0);
+        table.contexts.push(Arc::downgrade(events));
     }
 
-    pub(crate) fn remove(&mut self, object: Object) {
-        self.objects.remove(&object);
+    pub(crate) fn add(&self, object: Object, listener: Listener) {
+        self.table().objects.insert(object, listener);
     }
 
-    /// Appends an event to the queue of its object's context, and a fatal error to the queues of all contexts.
-    pub(crate) fn deliver(&self, event: Event) {
-        let object = match event {
-            Event::DeviceFatal => {
-                let contexts = self.contexts.iter().filter_map(Weak::upgrade);
-                return contexts.for_each(|events| events.put_within(event, ASYNC_EVENTS_MAX));
-            }
-            Event::Completion(cq) | Event::CqError(cq) => Object::Cq(cq),
-            Event::SrqLimitReached(srq) => Object::Srq(srq),
-            Event::QpFatal(qpn)
-            | Event::QpRequestError(qpn)
-            | Event::QpAccessError(qpn)
-            | Event::CommunicationEstablished(qpn)
-            | Event::SendQueueDrained(qpn)
-            | Event::LastWqeReached(qpn) => Object::Qp(qpn),
-        };
-        if let Some(events) = self.objects.get(&object) {
-            events.put_within(event, ASYNC_EVENTS_MAX);
+    /// Removes the listener of `object` and all pending events of `object`. Otherwise the owner could receive the
+    /// cookie of an object that is destroyed, and in C this cookie would be a dangling pointer.
+    pub(crate) fn remove(&self, object: Object) {
+        let Some(listener) = self.table().objects.remove(&object) else { return };
+        listener.events.discard(|pending| Object::of(pending.event) == Some(object));
+        if let Some(channel) = listener.channel {
+            channel.discard(|pending| Object::Cq(pending.cq) == object);
         }
+    }
+
+    /// Appends `event` to the queue of its listener, and a fatal error to the queues of all contexts.
+    pub(crate) fn deliver(&self, event: Event) {
+        let table = self.table();
+        let Some(object) = Object::of(event) else {
+            let contexts = table.contexts.iter().filter_map(Weak::upgrade);
+            return contexts.for_each(|events| {
+                events.put_within(AsyncEvent { event, cookie: 0 }, ASYNC_EVENTS_MAX);
+            });
+        };
+        let Some(Listener { events, channel, cookie }) = table.objects.get(&object) else { return };
+        let cookie = *cookie;
+        match event {
+            Event::Completion(cq) => {
+                if let Some(channel) = channel {
+                    channel.put(CompletionEvent { cq, cookie });
+                }
+            }
+            event => events.put_within(AsyncEvent { event, cookie }, ASYNC_EVENTS_MAX),
+        }
+    }
+
+    /// Wakes all present and future waiters of the completion channels.
+    pub(crate) fn close_channels(&self) {
+        let table = self.table();
+        table
+            .objects
+            .values()
+            .filter_map(|listener| listener.channel.as_ref())
+            .for_each(|inbox| inbox.close());
     }
 }

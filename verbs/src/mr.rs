@@ -6,25 +6,19 @@ use roce::id::{LKey, RKey};
 use roce::mem::{Access, Memory, OutOfRange, PdId};
 use roce::queue::Sge;
 
-use crate::device::{ContextInner, Shared};
 use crate::error::Error;
+use crate::objects::ContextObjects;
 
 pub(crate) struct PdInner {
-    pub(crate) context: Arc<ContextInner>,
+    pub(crate) objects: Arc<ContextObjects>,
     pub(crate) id: PdId,
-}
-
-impl PdInner {
-    pub(crate) fn shared(&self) -> &Arc<Shared> {
-        &self.context.device.shared
-    }
 }
 
 impl Drop for PdInner {
     fn drop(&mut self) {
-        // Fails only after a fatal error, if queue pairs of the domain were not destroyed: each memory region and queue
-        // pair references its protection domain.
-        let _ = self.shared().objects.dealloc_pd(self.id);
+        // Fails only after a fatal error: each memory region and queue pair references its protection domain, so this
+        // protection domain is not in use.
+        let _ = self.objects.dealloc_pd(self.id);
     }
 }
 
@@ -34,11 +28,9 @@ impl Drop for PdInner {
 pub struct Pd(pub(crate) Arc<PdInner>);
 
 impl Pd {
-    pub(crate) fn new(context: &Arc<ContextInner>) -> Result<Self, Error> {
-        let shared = &context.device.shared;
-        shared.check()?;
-        let id = shared.objects.alloc_pd()?;
-        Ok(Pd(Arc::new(PdInner { context: context.clone(), id })))
+    pub(crate) fn new(objects: &Arc<ContextObjects>) -> Result<Self, Error> {
+        let id = objects.alloc_pd()?;
+        Ok(Pd(Arc::new(PdInner { objects: objects.clone(), id })))
     }
 
     /// Registers `memory` with the access rights `access` (`ibv_reg_mr`). Work requests address the region by the
@@ -51,9 +43,7 @@ impl Pd {
     /// Registers `memory` with the access rights `access`, so that work requests address the first byte of `memory` by
     /// `addr` (`ibv_reg_mr_iova`).
     pub fn register_at(&self, memory: Memory, addr: u64, access: Access) -> Result<Mr, Error> {
-        let shared = self.0.shared();
-        shared.check()?;
-        let (lkey, rkey) = shared.objects.register(self.0.id, memory.clone(), addr, access)?;
+        let (lkey, rkey) = self.0.objects.register(self.0.id, memory.clone(), addr, access)?;
         Ok(Mr { pd: self.0.clone(), memory, addr, lkey, rkey })
     }
 
@@ -112,7 +102,7 @@ impl Mr {
 
 impl Drop for Mr {
     fn drop(&mut self) {
-        // `deregister` cannot fail, because the region is registered until this call.
-        let _ = self.pd.shared().objects.deregister(self.lkey);
+        // Fails only after a fatal error, because the region is registered until this call.
+        let _ = self.pd.objects.deregister(self.lkey);
     }
 }

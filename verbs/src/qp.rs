@@ -1,57 +1,20 @@
 //! Queue pairs.
 
-use std::cell::Cell;
 use std::sync::Arc;
-use std::time::Duration;
 
 use roce::counters::QpCounters;
 use roce::engine::Attributes;
 use roce::id::{Gid, Qpn};
 use roce::psn::Psn;
 use roce::qp::{AddressVector, ConnAttr, Endpoint, QpAttr, QpInit, QpState, ServiceType};
-use roce::queue::{PostError, RecvPoster, RecvRequest, SendPoster, SendRequest};
+use roce::queue::{RecvRequest, SendRequest};
 
 use crate::cq::{Cq, CqInner};
 use crate::device::Shared;
 use crate::error::Error;
-use crate::listeners::Object;
-use crate::lock::Lock;
 use crate::mr::{Pd, PdInner};
+use crate::queues::QpQueues;
 use crate::srq::{Srq, SrqInner};
-
-/// Number of send work requests, posted since the last push, at which `Qp::after_posts` makes the engine send them.
-const POSTS_PER_PUSH: u32 = 16;
-
-/// Longest time for which [`Qp::modify`] waits for the MAC of the destination of an address vector.
-const RESOLVE_TIMEOUT: Duration = Duration::from_secs(3);
-
-/// Send work requests of one thread that are posted and not yet pushed.
-#[derive(Clone, Copy)]
-struct Posts {
-    /// Address of the [`Shared`] of the device to which the thread posted last; 0 before the first post.
-    device: usize,
-    /// Number of work requests posted to queue pairs of this device since the thread's last call of `Shared::push`.
-    waiting: u32,
-    /// Value of [`crate::drive::Activity::polls`] after the thread's last call of `Shared::push`.
-    polls_seen: u64,
-}
-
-impl Posts {
-    /// Adds `count` posts to queue pairs of `device`, of which `polls` is [`crate::drive::Activity::polls`]. Returns
-    /// whether the thread must push: at `POSTS_PER_PUSH` posts since its last push, and at its first post after another
-    /// push or poll.
-    #[inline]
-    fn is_push_due(&mut self, device: usize, polls: u64, count: u32) -> bool {
-        self.waiting += count;
-        (self.device, self.polls_seen) != (device, polls) || self.waiting >= POSTS_PER_PUSH
-    }
-}
-
-thread_local! {
-    /// Per thread, not per queue pair: otherwise a thread that posts to several queue pairs in turn would push at each
-    /// post, because the push for one queue pair counts as a poll for the others.
-    static POSTS: Cell<Posts> = const { Cell::new(Posts { device: 0, waiting: 0, polls_seen: 0 }) };
-}
 
 /// Attributes that a queue pair is created with (`ibv_qp_init_attr`).
 #[derive(Clone)]
@@ -114,31 +77,27 @@ pub struct ConnectOptions {
 /// A queue pair (`ibv_qp`). The send queue and the receive queue have a lock each, so threads may post sends, post
 /// receives and poll at the same time. The drop of a `Qp` destroys the queue pair.
 pub struct Qp {
-    shared: Arc<Shared>,
     qpn: Qpn,
     first_psn: Psn,
-    send: Lock<SendPoster>,
-    /// `None` if the queue pair uses a shared receive queue.
-    recv: Option<Lock<RecvPoster>>,
     service: ServiceType,
+    queues: QpQueues,
     // Referenced because the completion queues, the shared receive queue and the protection domain must outlive the
     // queue pair.
     _cqs: [Arc<CqInner>; 2],
     _srq: Option<Arc<SrqInner>>,
-    _pd: Arc<PdInner>,
+    pd: Arc<PdInner>,
 }
 
 impl Drop for Qp {
     fn drop(&mut self) {
-        let Ok(mut driven) = self.shared.lock() else { return };
-        driven.listeners.remove(Object::Qp(self.qpn));
-        // `destroy_qp` cannot fail, because queue pair `qpn` exists until this call.
-        let _ = driven.engine.destroy_qp(self.qpn);
+        // Fails only after a fatal error, because queue pair `qpn` exists until this call.
+        let _ = self.pd.objects.destroy_qp(self.qpn);
     }
 }
 
 impl Pd {
-    /// Creates a queue pair in state RESET (`ibv_create_qp`).
+    /// Creates a queue pair in state RESET (`ibv_create_qp`). The completion queues and the shared receive queue must
+    /// be objects of the context that allocated the protection domain.
     pub fn create_qp(&self, options: &QpOptions<'_>) -> Result<Qp, Error> {
         Qp::new(self, options)
     }
@@ -146,7 +105,6 @@ impl Pd {
 
 impl Qp {
     fn new(pd: &Pd, options: &QpOptions<'_>) -> Result<Self, Error> {
-        let shared = pd.0.shared().clone();
         let init = QpInit {
             service: options.service,
             pd: pd.0.id,
@@ -160,22 +118,20 @@ impl Qp {
             max_inline_bytes: options.max_inline_bytes,
             signal_all: options.signal_all,
         };
-        let mut driven = shared.lock()?;
-        let handles = driven.engine.create_qp(&init)?;
-        driven.listeners.add(Object::Qp(handles.qpn), &pd.0.context.events);
-        let first_psn = driven.engine.random_psn();
-        drop(driven);
+        let (qpn, queues) = pd.0.objects.create_qp(&init, 0)?;
         Ok(Qp {
-            shared,
-            qpn: handles.qpn,
-            first_psn,
-            send: Lock::new(handles.send),
-            recv: handles.recv.map(Lock::new),
+            qpn,
+            first_psn: pd.0.objects.shared().inspect().engine.random_psn(),
             service: options.service,
+            queues,
             _cqs: [options.send_cq.0.clone(), options.recv_cq.0.clone()],
             _srq: options.srq.map(|srq| srq.0.clone()),
-            _pd: pd.0.clone(),
+            pd: pd.0.clone(),
         })
+    }
+
+    fn shared(&self) -> &Shared {
+        self.pd.objects.shared()
     }
 
     /// Returns the transport service.
@@ -191,18 +147,18 @@ impl Qp {
     /// Returns the data that the peer needs to connect to this queue pair: QPN, PSN of the first request sent, and the
     /// GID of index `gid_index` (zero if the GID table has no entry of this index).
     pub fn endpoint(&self, gid_index: u8) -> Endpoint {
-        let gid = self.shared.gid(usize::from(gid_index)).unwrap_or(Gid::ZERO);
+        let gid = self.shared().gid(usize::from(gid_index)).unwrap_or(Gid::ZERO);
         Endpoint { lid: 0, qpn: self.qpn, psn: self.first_psn, gid }
     }
 
     /// Returns the state and the attributes (`ibv_query_qp`); `None` if the engine has no queue pair of this number.
     pub fn query(&self) -> Option<(QpState, Attributes)> {
-        self.shared.inspect().engine.query_qp(self.qpn).map(|(state, attributes, _)| (state, attributes))
+        self.pd.objects.query_qp(self.qpn).map(|(state, attributes, _)| (state, attributes))
     }
 
     /// Returns the counters of this queue pair.
     pub fn counters(&self) -> QpCounters {
-        self.shared.inspect().engine.qp_counters(self.qpn).unwrap_or_default()
+        self.shared().inspect().engine.qp_counters(self.qpn).unwrap_or_default()
     }
 
     /// Changes the state and the attributes of the queue pair (`ibv_modify_qp`). If `attr` has an address vector,
@@ -212,22 +168,7 @@ impl Qp {
     /// [`Error::Modify`] names the missing or refused attribute. If `attr` has an address vector: also the errors of
     /// [`Context::resolve`](crate::Context::resolve), and [`Error::NotUnicast`] if the destination GID is not unicast.
     pub fn modify(&self, attr: &QpAttr) -> Result<(), Error> {
-        if let Some(path) = &attr.path {
-            if !path.dgid.is_unicast() {
-                return Err(Error::NotUnicast { dgid: path.dgid });
-            }
-            self.shared.resolve(path.dgid, path.sgid_index, RESOLVE_TIMEOUT)?;
-        }
-        // Before the engine is locked, because reading the link speed may query the NIC.
-        let link_bits_per_sec = attr.path.as_ref().and_then(|_| self.shared.link_bits_per_sec());
-        let mut driven = self.shared.lock()?;
-        if let Some(path) = &attr.path {
-            driven.prepare_path(path.dgid);
-        }
-        if let Some(bits_per_sec) = link_bits_per_sec {
-            driven.engine.set_link_bits_per_sec(bits_per_sec);
-        }
-        Ok(driven.engine.modify_qp(self.qpn, attr)?)
+        self.pd.objects.modify_qp(self.qpn, attr)
     }
 
     /// Moves the queue pair from RESET through INIT to RTR, connected to `peer`.
@@ -292,43 +233,13 @@ impl Qp {
     /// ```
     #[inline]
     pub fn post_send(&self, request: &SendRequest<'_>) -> Result<(), Error> {
-        self.shared.check()?;
-        self.send.lock().post(request)?;
-        self.after_posts(1);
-        Ok(())
+        self.queues.post_send(request)
     }
 
     /// Posts the send work requests `requests` in order, and stops at the first refused work request. Returns the
     /// number of work requests posted, and the error of the refused work request. Locks the engine at most once.
     pub fn post_sends(&self, requests: &[SendRequest<'_>]) -> (usize, Result<(), Error>) {
-        if let Err(error) = self.shared.check() {
-            return (0, Err(error));
-        }
-        let mut send = self.send.lock();
-        let mut posted = 0;
-        let mut refused = Ok(());
-        for request in requests {
-            if let Err(error) = send.post(request) {
-                refused = Err(error.into());
-                break;
-            }
-            posted += 1;
-        }
-        drop(send);
-        self.after_posts(posted as u32);
-        (posted, refused)
-    }
-
-    /// Pushes the posted send work requests (makes the engine send them), unless the next poll is to send them.
-    #[inline]
-    fn after_posts(&self, count: u32) {
-        let device = Arc::as_ptr(&self.shared).addr();
-        let mut posts = POSTS.get();
-        if posts.is_push_due(device, self.shared.activity.polls(), count) {
-            self.shared.push();
-            posts = Posts { device, waiting: 0, polls_seen: self.shared.activity.polls() };
-        }
-        POSTS.set(posts);
+        self.queues.post_sends(requests)
     }
 
     /// Posts a receive work request (`ibv_post_recv`).
@@ -338,24 +249,6 @@ impl Qp {
     /// [`Error::DeviceFatal`] after a fatal error. A failed call does not change the receive queue.
     #[inline]
     pub fn post_recv(&self, request: &RecvRequest<'_>) -> Result<(), Error> {
-        self.shared.check()?;
-        let recv = self.recv.as_ref().ok_or(PostError::Shared)?;
-        Ok(recv.lock().post(request)?)
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_push_is_due_at_the_first_post_after_a_poll_and_at_every_sixteenth() {
-        let mut posts = Posts { device: 1, waiting: 0, polls_seen: 7 };
-        assert!((1..POSTS_PER_PUSH).all(|_| !posts.is_push_due(1, 7, 1)));
-        assert!(posts.is_push_due(1, 7, 1));
-        let posts = Posts { device: 1, waiting: 0, polls_seen: 7 };
-        assert!(!{ posts }.is_push_due(1, 7, POSTS_PER_PUSH - 1));
-        assert!({ posts }.is_push_due(1, 8, 1), "a thread has polled since");
-        assert!({ posts }.is_push_due(2, 7, 1), "another device");
+        self.queues.post_recv(request)
     }
 }

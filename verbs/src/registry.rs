@@ -189,7 +189,7 @@ mod tests {
         };
         let first = Context::open(&spec(PORT), &few).unwrap();
         let second = open_default(PORT);
-        assert_eq!(second.attr().limits.max_qps, 7);
+        assert_eq!(second.attr().caps.limits.max_qps, 7);
         assert_eq!(refused(PORT, &few), "");
         let other = DeviceOptions { pcap: Some("/nowhere".into()), ..DeviceOptions::default() };
         assert!(refused(PORT, &other).contains("other `pcap`"), "{}", refused(PORT, &other));
@@ -198,6 +198,6 @@ mod tests {
         drop(first);
         second.progress().unwrap();
         drop(second);
-        assert_eq!(open_default(PORT).attr().limits.max_qps, 16_384, "opened anew");
+        assert_eq!(open_default(PORT).attr().caps.limits.max_qps, 16_384, "opened anew");
     }
 }

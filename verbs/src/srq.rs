@@ -2,13 +2,11 @@
 
 use std::sync::Arc;
 
-use roce::queue::{RecvPoster, RecvRequest, SrqAttr, SrqId};
+use roce::queue::{RecvRequest, SrqAttr, SrqId};
 
-use crate::device::Shared;
 use crate::error::Error;
-use crate::listeners::Object;
-use crate::lock::Lock;
 use crate::mr::{Pd, PdInner};
+use crate::queues::SrqQueue;
 
 /// Attributes that a shared receive queue is created with (`ibv_srq_init_attr`).
 #[derive(Clone, Copy, Debug)]
@@ -32,22 +30,14 @@ impl Default for SrqOptions {
 pub(crate) struct SrqInner {
     pd: Arc<PdInner>,
     pub(crate) id: SrqId,
-    recv: Lock<RecvPoster>,
-}
-
-impl SrqInner {
-    fn shared(&self) -> &Shared {
-        self.pd.shared()
-    }
+    queue: SrqQueue,
 }
 
 impl Drop for SrqInner {
     fn drop(&mut self) {
-        let Ok(mut driven) = self.shared().lock() else { return };
-        driven.listeners.remove(Object::Srq(self.id));
-        // `destroy_srq` cannot fail: each queue pair references its shared receive queue, so this drop runs only after
-        // all queue pairs of the queue are destroyed.
-        let _ = driven.engine.destroy_srq(self.id);
+        // Fails only after a fatal error: each queue pair references its shared receive queue, so this drop runs only
+        // after all queue pairs of the queue are destroyed.
+        let _ = self.pd.objects.destroy_srq(self.id);
     }
 }
 
@@ -96,11 +86,8 @@ impl Pd {
     pub fn create_srq(&self, options: &SrqOptions) -> Result<Srq, Error> {
         let SrqOptions { max_wr, max_sge, limit } = *options;
         let attr = SrqAttr { pd: self.0.id, max_wr, max_sge, limit };
-        let mut driven = self.0.shared().lock()?;
-        let (id, recv) = driven.engine.create_srq(&attr)?;
-        driven.listeners.add(Object::Srq(id), &self.0.context.events);
-        drop(driven);
-        Ok(Srq(Arc::new(SrqInner { pd: self.0.clone(), id, recv: Lock::new(recv) })))
+        let (id, queue) = self.0.objects.create_srq(&attr, 0)?;
+        Ok(Srq(Arc::new(SrqInner { pd: self.0.clone(), id, queue })))
     }
 }
 
@@ -112,20 +99,18 @@ impl Srq {
     /// change the queue.
     #[inline]
     pub fn post_recv(&self, request: &RecvRequest<'_>) -> Result<(), Error> {
-        self.0.shared().check()?;
-        Ok(self.0.recv.lock().post(request)?)
+        self.0.queue.post_recv(request)
     }
 
     /// Sets the limit (`ibv_modify_srq` with `IBV_SRQ_LIMIT`). As soon as fewer than `limit` receives remain, perhaps
     /// already at this call, the device reports [`Event::SrqLimitReached`](crate::Event) once. `limit` 0: no limit.
     pub fn set_limit(&self, limit: u32) -> Result<(), Error> {
-        let mut driven = self.0.shared().lock()?;
-        Ok(driven.set_srq_limit(self.0.id, limit)?)
+        self.0.pd.objects.set_srq_limit(self.0.id, limit)
     }
 
     /// Returns the attributes (`ibv_query_srq`); `None` only after a fatal error.
     pub fn query(&self) -> Option<SrqOptions> {
-        let attr = self.0.shared().inspect().engine.query_srq(self.0.id)?;
+        let attr = self.0.pd.objects.query_srq(self.0.id)?;
         Some(SrqOptions { max_wr: attr.max_wr, max_sge: attr.max_sge, limit: attr.limit })
     }
 

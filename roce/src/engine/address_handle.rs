@@ -313,8 +313,8 @@ mod tests {
         for peer in [2, 3] {
             engine.neighbour_mut().set_neighbour(ip(peer), Mac([2, 0, 0, 0, 0, peer]));
         }
-        let pd = engine.alloc_pd().unwrap();
-        let (cq, _) = engine.create_cq(16).unwrap();
+        let pd = engine.objects().alloc_pd().unwrap();
+        let (cq, _) = engine.objects().create_cq(16).unwrap();
         let init = QpInit {
             service: ServiceType::Rc,
             pd,

@@ -330,6 +330,29 @@ fn a_pci_device_that_is_not_there_is_named() {
 }
 
 #[test]
+fn a_port_is_described_without_being_opened() {
+    // DPDK has no such driver, so only a description succeeds.
+    const PORT: &str = "eal:net_nosuch0,ip=10.0.0.1/24";
+    let devinfo = |options: &[&str]| {
+        let command = Process::start(Command::new(roce()).args(["devinfo", "--port", PORT]).args(options));
+        command.finish(TIMEOUT)
+    };
+    let refused = devinfo(&["--json"]);
+    assert!(!refused.status.success() && refused.stderr.contains("cannot open port"), "{refused:?}");
+    let output = devinfo(&["--describe", "--json"]);
+    assert!(output.status.success(), "{output:?}");
+    let device: serde_json::Value = serde_json::from_str(&output.stdout).unwrap();
+    assert_eq!((&device["mac"], &device["mtu_bytes"]), (&serde_json::Value::Null, &8128.into()), "{device}");
+    assert_eq!(device["active_path_mtu_bytes"], 4096, "{device}");
+    assert_eq!(device["gids"][0]["gid"], serde_json::Value::Null, "{device}");
+    assert_eq!(device["gids"][1]["gid"], "::ffff:10.0.0.1", "{device}");
+    assert_eq!(device["limits"]["max_qp"], 16_384, "{device}");
+    let text = devinfo(&["--describe", "-v"]).stdout;
+    assert!(text.contains("mac              unknown until the port is opened"), "{text}");
+    assert!(text.contains("GID[  0]         unknown") && text.contains("max_qp_wr        32768"), "{text}");
+}
+
+#[test]
 fn a_tap_port_answers_the_kernel() {
     let _turn = turn();
     let namespace = crate::live::Namespace::new();

@@ -25,6 +25,8 @@ pub struct Interface {
     pub mtu_bytes: usize,
     /// Whether the interface is administratively up.
     pub is_up: bool,
+    /// Whether the interface has a carrier, that is, a link; false while the interface is down.
+    pub has_carrier: bool,
     /// Addresses with prefix lengths in bits, in this order: IPv4, global IPv6, link-local IPv6.
     pub addresses: Vec<(IpAddr, u8)>,
     /// Gateway of the preferred IPv4 default route over the interface; `None` without such a route.
@@ -93,6 +95,7 @@ fn read_link(netlink: &mut Netlink, name: &str) -> Result<Interface, KernelError
         mac: mac.ok_or_else(|| missing("Ethernet address"))?,
         mtu_bytes: mtu_bytes.ok_or_else(|| missing("MTU"))?,
         is_up: link.header.flags.contains(LinkFlags::Up),
+        has_carrier: link.header.flags.contains(LinkFlags::LowerUp),
         addresses: Vec::new(),
         gateway_v4: None,
         gateway_v6: None,

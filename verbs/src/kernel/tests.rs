@@ -5,7 +5,7 @@ use std::net::{IpAddr, UdpSocket};
 use std::process::Command;
 use std::time::{Duration, Instant};
 
-use roce::id::Mac;
+use roce::id::{Gid, Mac};
 use roce::neighbour::Resolution;
 
 use super::*;
@@ -88,6 +88,7 @@ fn an_interface_is_read_as_it_is_configured() {
             mac: OWN_MAC,
             mtu_bytes: 4200,
             is_up: true,
+            has_carrier: true,
             addresses: vec![
                 (ip("10.9.0.1"), 24),
                 (ip("10.8.0.1"), 16),
@@ -99,11 +100,61 @@ fn an_interface_is_read_as_it_is_configured() {
         };
         assert_eq!(interface, expected);
         assert!(interface.require_up().is_ok());
+        shell("ip -n peer link set v1 down");
+        assert!(v0().is_up && !v0().has_carrier);
 
         shell("ip -6 route add default via fe80::fe dev v0; ip route delete default via 10.9.0.254");
         let interface = v0();
         assert_eq!(interface.gateway_v4, Some("10.9.0.200".parse().unwrap()));
         assert_eq!(interface.gateway_v6, Some("fe80::fe".parse().unwrap()));
+    });
+}
+
+#[test]
+fn ports_are_described_as_they_would_be_opened() {
+    in_namespace("ports_are_described_as_they_would_be_opened", || {
+        let describe = |name: &str| crate::describe(&name.parse().unwrap());
+        let names = [
+            "af_packet:v0",
+            "memif:@described,ip=10.7.0.1/24,ip=fd00::7/64,mtu=1500",
+            "eal:net_null0,mac=2:0:0:0:0:7",
+        ];
+        let described = names.map(|name| describe(name).unwrap());
+        let [shared, memif, eal] = &described;
+        assert_eq!((&shared.interface, shared.mac, shared.is_up), (&Some(v0()), Some(OWN_MAC), Some(true)));
+        let gid = |text: &str| Some(Gid::from(ip(text)));
+        assert_eq!(shared.gids[0], (0, Some(OWN_MAC.link_local().into())));
+        assert_eq!(shared.gids[1..], [(1, gid("10.9.0.1")), (2, gid("10.8.0.1")), (3, gid("2001:db8::1"))]);
+        assert_eq!((memif.mac, memif.is_up, memif.mtu_bytes), (None, None, Some(1500)));
+        assert_eq!(memif.gids, [(0, None), (1, gid("10.7.0.1")), (2, gid("fd00::7"))]);
+        let own = Mac([2, 0, 0, 0, 0, 7]);
+        assert_eq!((eal.mac, eal.is_up, eal.interface.as_ref()), (Some(own), None, None));
+        assert_eq!(eal.gids, [(0, Some(own.link_local().into()))]);
+        let tap = ["tap:t0", "tap:t0,mtu=4200"].map(|name| describe(name).unwrap().mtu_bytes);
+        assert_eq!(tap, [None, Some(4200)], "the MTU of a device is read when it is opened");
+
+        let down = describe("af_packet:d0").unwrap();
+        assert_eq!((down.is_up, down.interface.map(|interface| interface.is_up)), (Some(false), Some(false)));
+        for name in
+            ["af_packet:v0,ip=10.9.0.1/24", "memif:m,mtu=9000", "memif:m,ip=224.0.0.1/4", "af_packet:x7"]
+        {
+            assert!(describe(name).is_err(), "{name}");
+        }
+        assert!(dpdk_ffi::Eal::get().is_none(), "DPDK was started");
+
+        for (name, described) in names.into_iter().zip(described) {
+            let context = crate::Context::open(&name.parse().unwrap(), &crate::DeviceOptions::default());
+            let context = context.unwrap();
+            let attr = context.attr();
+            assert_eq!((&described.port, described.kind, described.caps), (&attr.port, attr.kind, attr.caps));
+            assert!(described.mac.is_none_or(|mac| mac == attr.mac), "{name}");
+            assert_eq!(described.mtu_bytes, Some(attr.mtu_bytes), "{name}");
+            assert!(described.is_up.is_none_or(|is_up| is_up == attr.is_up), "{name}");
+            let known = described.gids.iter().zip(&attr.gids);
+            assert_eq!(described.gids.len(), attr.gids.len(), "{name}");
+            assert!(known.into_iter().all(|((at, gid), opened)| gid.is_none_or(|gid| (*at, gid) == *opened)));
+        }
+        assert!(dpdk_ffi::Eal::get().is_some(), "a port was opened");
     });
 }
 

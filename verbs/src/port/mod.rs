@@ -1,5 +1,6 @@
 //! Ports: the syntax of port names, the kinds of port, and the opening of each kind.
 
+pub(crate) mod config;
 mod control;
 mod dpdk;
 mod memif;

@@ -45,6 +45,17 @@ impl PortKind {
     pub fn name(self) -> &'static str {
         KINDS.iter().find(|(kind, ..)| *kind == self).map_or("", |(_, name, ..)| name)
     }
+
+    /// Returns whether the target of the port is a network interface that the kernel has before the port is opened.
+    pub(crate) fn is_kernel_interface(self) -> bool {
+        matches!(self, PortKind::AfPacket | PortKind::AfXdp)
+    }
+
+    /// Returns whether the device of a dedicated port has an MTU setting. On other dedicated ports, only the size of
+    /// the packet buffers limits frames.
+    pub(crate) fn has_mtu(self) -> bool {
+        matches!(self, PortKind::Pci | PortKind::Tap)
+    }
 }
 
 /// Largest VLAN identifier; 802.1Q reserves 4095.

@@ -1,0 +1,526 @@
+//! The objects of a context, by number and key: their creation and destruction, which the types [`crate::Pd`],
+//! [`crate::Mr`], [`crate::Cq`], [`crate::Srq`] and [`crate::Qp`] use too.
+
+use std::collections::HashSet;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use roce::engine::{Attributes, CreateError, DestroyError, SharedObjects};
+use roce::id::{LKey, Qpn, RKey};
+use roce::mem::{Access, Memory, PdId};
+use roce::qp::{ModifyError, QpAttr, QpInit, QpState};
+use roce::queue::{CqId, SrqAttr, SrqId};
+
+use crate::channel::CompChannel;
+use crate::device::{Device, Shared};
+use crate::error::Error;
+use crate::inbox::Inbox;
+use crate::listeners::{AsyncEvent, Listener};
+use crate::object::Object;
+use crate::queues::{CqQueue, QpQueues, SrqQueue};
+
+/// Longest time for which [`ContextObjects::modify_qp`] waits for the MAC of the destination of an address vector.
+const RESOLVE_TIMEOUT: Duration = Duration::from_secs(3);
+
+/// The objects of a context, by number and key ([`crate::Context::objects`]): the verbs below the types [`crate::Pd`],
+/// [`crate::Mr`], [`crate::Cq`], [`crate::Srq`] and [`crate::Qp`]. Threads may call all functions at the same time.
+///
+/// # Lifetime of objects
+/// While a memory region, shared receive queue or queue pair uses a protection domain, or a queue pair uses a
+/// completion queue or shared receive queue, the destruction of the used object fails with [`DestroyError::Busy`]
+/// (`EBUSY` in C). A memory region can be deregistered at any time; work requests that use the region fail.
+///
+/// An object belongs to the context that created the object. In calls on another context, even on one of the same
+/// device, the object is unknown, as a destroyed object is: [`CreateError::Unknown`], [`DestroyError::Unknown`] or
+/// [`ModifyError::UnknownQp`] (`EINVAL` in C). The number of a destroyed object is in quarantine, so a second
+/// destruction of the object fails, and destroys no other object.
+///
+/// When all clones of the [`crate::Context`] and all its objects of the types above are dropped (`ibv_close_device`),
+/// the remaining objects are destroyed, queue pairs first and protection domains last, as the kernel does when a
+/// program closes a device of libibverbs. At the end of the process the kernel releases the port and the memory, so a
+/// program may exit without destroying its objects. The port stays open while a [`QpQueues`], [`SrqQueue`], [`CqQueue`]
+/// or [`CompChannel`] of the device exists.
+///
+/// # Cookies
+/// A queue pair, completion queue or shared receive queue has a cookie, given at its creation: in C the pointer
+/// `qp_context`, `cq_context` or `srq_context`. Each event of the object contains the cookie. The destruction of an
+/// object removes its pending events, so a call that begins after the destruction returns no cookie of the object.
+///
+/// # Errors
+/// All functions that return [`Error`] fail with [`Error::DeviceFatal`] after a fatal error.
+pub struct ContextObjects {
+    device: Arc<Device>,
+    events: Arc<Inbox<AsyncEvent>>,
+    /// The objects that this context has created and not destroyed.
+    owned: Mutex<HashSet<Object>>,
+}
+
+impl ContextObjects {
+    pub(crate) fn new(device: Arc<Device>, events: Arc<Inbox<AsyncEvent>>) -> Self {
+        device.shared.listeners.add_context(&events);
+        ContextObjects { device, events, owned: Mutex::default() }
+    }
+
+    pub(crate) fn shared(&self) -> &Arc<Shared> {
+        &self.device.shared
+    }
+
+    pub(crate) fn events(&self) -> &Inbox<AsyncEvent> {
+        &self.events
+    }
+
+    /// Returns the objects that all engines of the device use, whose functions do not need the engine's lock.
+    fn shared_objects(&self) -> Result<&SharedObjects, Error> {
+        self.shared().check()?;
+        Ok(&self.shared().objects)
+    }
+
+    fn owned(&self) -> MutexGuard<'_, HashSet<Object>> {
+        self.owned.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn owns(&self, object: Object) -> bool {
+        self.owned().contains(&object)
+    }
+
+    /// Fails if `object`, which a new object is to use, does not belong to this context.
+    fn usable(&self, object: Object) -> Result<(), CreateError> {
+        if self.owns(object) { Ok(()) } else { Err(CreateError::Unknown(object.kind())) }
+    }
+
+    /// Fails if `object` does not belong to this context.
+    fn known(&self, object: Object) -> Result<(), DestroyError> {
+        if self.owns(object) { Ok(()) } else { Err(DestroyError::Unknown(object.kind())) }
+    }
+
+    fn add_listener(&self, object: Object, channel: Option<&CompChannel>, cookie: u64) {
+        let channel = channel.map(|channel| channel.inbox.clone());
+        let listener = Listener { events: self.events.clone(), channel, cookie };
+        self.shared().listeners.add(object, listener);
+    }
+
+    /// Destroys `object`. If two threads destroy one object, the engine fails for the second thread. No thread removes
+    /// a later object of the same number from `owned`, because the engine quarantines the number.
+    fn destroy(&self, object: Object) -> Result<(), Error> {
+        self.known(object)?;
+        let shared = self.shared();
+        match object {
+            Object::Qp(qpn) => shared.lock()?.engine.destroy_qp(qpn)?,
+            Object::Srq(srq) => shared.lock()?.engine.destroy_srq(srq)?,
+            Object::Cq(cq) => self.shared_objects()?.destroy_cq(cq)?,
+            Object::Mr(lkey) => self.shared_objects()?.deregister(lkey)?,
+            Object::Pd(pd) => self.shared_objects()?.dealloc_pd(pd)?,
+        }
+        self.owned().remove(&object);
+        shared.listeners.remove(object);
+        Ok(())
+    }
+
+    /// Allocates a protection domain (`ibv_alloc_pd`).
+    pub fn alloc_pd(&self) -> Result<PdId, Error> {
+        let pd = self.shared_objects()?.alloc_pd()?;
+        self.owned().insert(Object::Pd(pd));
+        Ok(pd)
+    }
+
+    /// Deallocates a protection domain (`ibv_dealloc_pd`).
+    pub fn dealloc_pd(&self, pd: PdId) -> Result<(), Error> {
+        self.destroy(Object::Pd(pd))
+    }
+
+    /// Registers `memory` with the access rights `access`, so that work requests address the first byte of `memory` by
+    /// `addr` (`ibv_reg_mr_iova`).
+    pub fn register(
+        &self,
+        pd: PdId,
+        memory: Memory,
+        addr: u64,
+        access: Access,
+    ) -> Result<(LKey, RKey), Error> {
+        self.usable(Object::Pd(pd))?;
+        let (lkey, rkey) = self.shared_objects()?.register(pd, memory, addr, access)?;
+        self.owned().insert(Object::Mr(lkey));
+        Ok((lkey, rkey))
+    }
+
+    /// Deregisters a memory region (`ibv_dereg_mr`). After this call the engine does not access the memory of the
+    /// region.
+    pub fn deregister(&self, lkey: LKey) -> Result<(), Error> {
+        self.destroy(Object::Mr(lkey))
+    }
+
+    /// Creates a completion queue of at most `depth` entries (`ibv_create_cq`). Completion events of the queue are
+    /// appended to `channel`; if `channel` is `None`, the queue has no completion events.
+    pub fn create_cq(
+        &self,
+        depth: u32,
+        channel: Option<&CompChannel>,
+        cookie: u64,
+    ) -> Result<(CqId, CqQueue), Error> {
+        let (cq, poller) = self.shared_objects()?.create_cq(depth)?;
+        self.add_listener(Object::Cq(cq), channel, cookie);
+        self.owned().insert(Object::Cq(cq));
+        Ok((cq, CqQueue::new(self.shared().clone(), poller)))
+    }
+
+    /// Destroys a completion queue (`ibv_destroy_cq`), and removes its pending events.
+    pub fn destroy_cq(&self, cq: CqId) -> Result<(), Error> {
+        self.destroy(Object::Cq(cq))
+    }
+
+    /// Creates a shared receive queue (`ibv_create_srq`).
+    pub fn create_srq(&self, attr: &SrqAttr, cookie: u64) -> Result<(SrqId, SrqQueue), Error> {
+        self.usable(Object::Pd(attr.pd))?;
+        let (srq, recv) = self.shared().lock()?.engine.create_srq(attr)?;
+        self.add_listener(Object::Srq(srq), None, cookie);
+        self.owned().insert(Object::Srq(srq));
+        Ok((srq, SrqQueue::new(self.shared().clone(), recv)))
+    }
+
+    /// Sets the limit of a shared receive queue (`ibv_modify_srq` with `IBV_SRQ_LIMIT`), as [`crate::Srq::set_limit`]
+    /// does.
+    pub fn set_srq_limit(&self, srq: SrqId, limit: u32) -> Result<(), Error> {
+        self.known(Object::Srq(srq))?;
+        Ok(self.shared().lock()?.set_srq_limit(srq, limit)?)
+    }
+
+    /// Returns the attributes of a shared receive queue (`ibv_query_srq`), also after a fatal error; `None` if the
+    /// context has no such queue.
+    pub fn query_srq(&self, srq: SrqId) -> Option<SrqAttr> {
+        self.known(Object::Srq(srq)).ok()?;
+        self.shared().inspect().engine.query_srq(srq)
+    }
+
+    /// Destroys a shared receive queue (`ibv_destroy_srq`), and removes its pending events. Its receives are discarded.
+    pub fn destroy_srq(&self, srq: SrqId) -> Result<(), Error> {
+        self.destroy(Object::Srq(srq))
+    }
+
+    /// Creates a queue pair in state RESET (`ibv_create_qp`).
+    pub fn create_qp(&self, init: &QpInit, cookie: u64) -> Result<(Qpn, QpQueues), Error> {
+        self.usable(Object::Pd(init.pd))?;
+        self.usable(Object::Cq(init.send_cq))?;
+        self.usable(Object::Cq(init.recv_cq))?;
+        init.srq.map_or(Ok(()), |srq| self.usable(Object::Srq(srq)))?;
+        let handles = self.shared().lock()?.engine.create_qp(init)?;
+        let qp = Object::Qp(handles.qpn);
+        self.add_listener(qp, None, cookie);
+        self.owned().insert(qp);
+        Ok((handles.qpn, QpQueues::new(self.shared().clone(), handles.send, handles.recv)))
+    }
+
+    /// Changes the state and the attributes of a queue pair (`ibv_modify_qp`), as [`crate::Qp::modify`] does.
+    ///
+    /// # Errors
+    /// The errors of [`crate::Qp::modify`].
+    pub fn modify_qp(&self, qpn: Qpn, attr: &QpAttr) -> Result<(), Error> {
+        if !self.owns(Object::Qp(qpn)) {
+            return Err(ModifyError::UnknownQp.into());
+        }
+        let shared = self.shared();
+        if let Some(path) = &attr.path {
+            if !path.dgid.is_unicast() {
+                return Err(Error::NotUnicast { dgid: path.dgid });
+            }
+            shared.resolve(path.dgid, path.sgid_index, RESOLVE_TIMEOUT)?;
+        }
+        // Before the engine is locked, because reading the link speed may query the NIC.
+        let link_bits_per_sec = attr.path.as_ref().and_then(|_| shared.link_bits_per_sec());
+        let mut driven = shared.lock()?;
+        if let Some(path) = &attr.path {
+            driven.prepare_path(path.dgid);
+        }
+        if let Some(bits_per_sec) = link_bits_per_sec {
+            driven.engine.set_link_bits_per_sec(bits_per_sec);
+        }
+        Ok(driven.engine.modify_qp(qpn, attr)?)
+    }
+
+    /// Returns the state of a queue pair, its attributes, and the values given at its creation (`ibv_query_qp`), also
+    /// after a fatal error; `None` if the context has no such queue pair.
+    pub fn query_qp(&self, qpn: Qpn) -> Option<(QpState, Attributes, QpInit)> {
+        self.known(Object::Qp(qpn)).ok()?;
+        self.shared().inspect().engine.query_qp(qpn)
+    }
+
+    /// Destroys a queue pair (`ibv_destroy_qp`), and removes its pending asynchronous events. Outstanding work requests
+    /// are discarded without completions.
+    pub fn destroy_qp(&self, qpn: Qpn) -> Result<(), Error> {
+        self.destroy(Object::Qp(qpn))
+    }
+
+    /// Removes and returns the oldest asynchronous event, as [`crate::Context::poll_async_event`] does, with the cookie
+    /// of its object.
+    pub fn poll_async_event(&self) -> Option<AsyncEvent> {
+        self.events.take()
+    }
+}
+
+impl Drop for ContextObjects {
+    fn drop(&mut self) {
+        let mut remaining: Vec<Object> = self.owned().iter().copied().collect();
+        remaining.sort_by_key(|object| object.rank());
+        for object in remaining {
+            // Fails only after a fatal error: all users of an object belong to the same context, and are destroyed
+            // before the object.
+            let _ = self.destroy(object);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::fd::AsFd;
+    use std::sync::Barrier;
+    use std::sync::atomic::{AtomicUsize, Ordering};
+    use std::thread;
+    use std::time::Instant;
+
+    use roce::engine::limits::DeviceLimits;
+    use roce::qp::ServiceType;
+    use roce::queue::Notify;
+    use rustix::event::{PollFd, PollFlags, Timespec, poll};
+
+    use super::*;
+    use crate::{CompletionEvent, Context, DeviceOptions, Event, PostError, RecvRequest};
+
+    fn open(device: &str, options: &DeviceOptions) -> Context {
+        Context::open(&format!("eal:{device},dev.no-rx=1").parse().unwrap(), options).unwrap()
+    }
+
+    fn is_readable(fd: impl AsFd) -> bool {
+        let now = Timespec { tv_sec: 0, tv_nsec: 0 };
+        poll(&mut [PollFd::from_borrowed_fd(fd.as_fd(), PollFlags::IN)], Some(&now)).unwrap() > 0
+    }
+
+    fn init(pd: PdId, send_cq: CqId, recv_cq: CqId, srq: Option<SrqId>) -> QpInit {
+        QpInit {
+            service: ServiceType::Rc,
+            pd,
+            send_cq,
+            recv_cq,
+            srq,
+            max_send_wr: 4,
+            max_recv_wr: 4,
+            max_send_sge: 1,
+            max_recv_sge: 1,
+            max_inline_bytes: 0,
+            signal_all: false,
+        }
+    }
+
+    fn srq_attr(pd: PdId) -> SrqAttr {
+        SrqAttr { pd, max_wr: 4, max_sge: 1, limit: 0 }
+    }
+
+    fn register(objects: &ContextObjects, pd: PdId) -> Result<LKey, Error> {
+        let memory = Memory::alloc(64);
+        let addr = memory.addr();
+        objects.register(pd, memory, addr, Access::NONE).map(|(lkey, _)| lkey)
+    }
+
+    fn is_busy(result: Result<(), Error>) -> bool {
+        matches!(result, Err(Error::Destroy(DestroyError::Busy(_))))
+    }
+
+    fn is_unknown(result: Result<(), Error>) -> bool {
+        matches!(
+            result,
+            Err(Error::Destroy(DestroyError::Unknown(_)) | Error::Create(CreateError::Unknown(_)))
+        )
+    }
+
+    /// One object of each kind; the queue pair uses all others but the memory region.
+    struct All {
+        pd: PdId,
+        mr: LKey,
+        cqs: [CqId; 2],
+        srq: SrqId,
+        qp: Qpn,
+    }
+
+    fn create_all(objects: &ContextObjects) -> All {
+        let pd = objects.alloc_pd().unwrap();
+        let cqs = [0, 1].map(|cookie| objects.create_cq(4, None, cookie).unwrap().0);
+        let (srq, _) = objects.create_srq(&srq_attr(pd), 2).unwrap();
+        let (qp, _) = objects.create_qp(&init(pd, cqs[0], cqs[1], Some(srq)), 3).unwrap();
+        All { pd, mr: register(objects, pd).unwrap(), cqs, srq, qp }
+    }
+
+    #[test]
+    fn an_object_in_use_is_busy_and_a_destroyed_object_unknown() {
+        let context = open("net_null91", &DeviceOptions::default());
+        let objects = context.objects();
+        let All { pd, mr, cqs: [send_cq, recv_cq], srq, qp } = create_all(objects);
+        for cq in [send_cq, recv_cq] {
+            assert!(is_busy(objects.destroy_cq(cq)), "the queue pair uses it");
+        }
+        assert!(is_busy(objects.destroy_srq(srq)), "the queue pair uses it");
+        assert_eq!(objects.query_qp(qp).map(|(state, ..)| state), Some(QpState::Reset));
+        objects.destroy_qp(qp).unwrap();
+        assert!(is_busy(objects.dealloc_pd(pd)), "region and shared receive queue use it");
+        objects.deregister(mr).unwrap();
+        assert!(is_busy(objects.dealloc_pd(pd)), "the shared receive queue uses it");
+        objects.destroy_srq(srq).unwrap();
+        let (qp, _) = objects.create_qp(&init(pd, send_cq, recv_cq, None), 0).unwrap();
+        assert!(is_busy(objects.dealloc_pd(pd)), "the queue pair uses it");
+        objects.destroy_qp(qp).unwrap();
+        let mr = register(objects, pd).unwrap();
+        assert!(is_busy(objects.dealloc_pd(pd)), "the region uses it");
+        objects.deregister(mr).unwrap();
+        objects.dealloc_pd(pd).unwrap();
+        [send_cq, recv_cq].into_iter().for_each(|cq| objects.destroy_cq(cq).unwrap());
+
+        assert!(is_unknown(objects.destroy_qp(qp)) && is_unknown(objects.destroy_srq(srq)));
+        assert!(is_unknown(objects.destroy_cq(send_cq)) && is_unknown(objects.deregister(mr)));
+        assert!(is_unknown(objects.dealloc_pd(pd)));
+        assert!(is_unknown(register(objects, pd).map(drop)));
+        assert!(objects.query_qp(qp).is_none() && objects.query_srq(srq).is_none());
+        assert!(objects.owned().is_empty());
+    }
+
+    #[test]
+    fn objects_of_another_context_are_unknown() {
+        let [near, far] = [(), ()].map(|()| open("net_null92", &DeviceOptions::default()));
+        let objects = near.objects();
+        let All { pd, mr, cqs: [cq, _], srq, qp } = create_all(objects);
+        let other = far.objects();
+        let (own_pd, (own_cq, _)) = (other.alloc_pd().unwrap(), other.create_cq(4, None, 0).unwrap());
+        for init in [
+            init(pd, own_cq, own_cq, None),
+            init(own_pd, cq, own_cq, None),
+            init(own_pd, own_cq, cq, None),
+            init(own_pd, own_cq, own_cq, Some(srq)),
+        ] {
+            assert!(is_unknown(other.create_qp(&init, 0).map(drop)), "{init:?}");
+        }
+        assert!(is_unknown(other.create_srq(&srq_attr(pd), 0).map(drop)));
+        assert!(is_unknown(register(other, pd).map(drop)));
+        assert!(is_unknown(other.set_srq_limit(srq, 1)));
+        let modified = other.modify_qp(qp, &QpAttr::default());
+        assert!(matches!(modified, Err(Error::Modify(ModifyError::UnknownQp))), "{modified:?}");
+        assert!(other.query_qp(qp).is_none() && other.query_srq(srq).is_none());
+        assert!(is_unknown(other.destroy_qp(qp)) && is_unknown(other.destroy_srq(srq)));
+        assert!(is_unknown(other.destroy_cq(cq)) && is_unknown(other.deregister(mr)));
+        assert!(is_unknown(other.dealloc_pd(pd)));
+        assert!(objects.query_qp(qp).is_some() && objects.query_srq(srq).is_some(), "all are as before");
+    }
+
+    /// Makes events of all kinds of object: the queue pair goes into error, its flushed receives are more than the
+    /// completion queue has room for, and the shared receive queue of a second queue pair is below its limit.
+    #[test]
+    fn events_contain_the_cookie_of_their_object_until_it_is_destroyed() {
+        let context = open("net_null93", &DeviceOptions::default());
+        let objects = context.objects();
+        let channel = context.create_comp_channel().unwrap();
+        let pd = objects.alloc_pd().unwrap();
+        let (cq, poller) = objects.create_cq(1, Some(&channel), 11).unwrap();
+        let (other_cq, _) = objects.create_cq(1, Some(&channel), 12).unwrap();
+        let (srq, receives) = objects.create_srq(&srq_attr(pd), 22).unwrap();
+        let (qp, queues) = objects.create_qp(&init(pd, cq, cq, None), 33).unwrap();
+        let (srq_qp, no_receives) = objects.create_qp(&init(pd, cq, cq, Some(srq)), 34).unwrap();
+        let receive = RecvRequest { wr_id: 1, sges: &[] };
+        let shared = no_receives.post_recv(&receive).unwrap_err();
+        assert!(matches!(shared, Error::Post(PostError::Shared)), "{shared}");
+        receives.post_recv(&receive).unwrap();
+        poller.request_notify(Notify::Any).unwrap();
+        let to = |state| QpAttr { state: Some(state), ..QpAttr::default() };
+        objects.modify_qp(qp, &crate::ConnAttr::default().to_init()).unwrap();
+        (0..2).for_each(|_| queues.post_recv(&receive).unwrap());
+        [qp, srq_qp].into_iter().for_each(|qpn| objects.modify_qp(qpn, &to(QpState::Err)).unwrap());
+        objects.set_srq_limit(srq, 2).unwrap();
+        let expected = [
+            AsyncEvent { event: Event::LastWqeReached(srq_qp), cookie: 34 },
+            AsyncEvent { event: Event::SrqLimitReached(srq), cookie: 22 },
+            AsyncEvent { event: Event::CqError(cq), cookie: 11 },
+        ];
+        let (mut pending, end) = (Vec::new(), Instant::now() + Duration::from_secs(60));
+        while !expected.iter().all(|event| pending.contains(event)) {
+            assert!(Instant::now() < end, "{pending:?}");
+            context.progress().unwrap();
+            pending.extend(std::iter::from_fn(|| objects.poll_async_event()));
+        }
+        assert_eq!(channel.try_wait().unwrap(), Some(CompletionEvent { cq, cookie: 11 }));
+        assert_eq!((channel.try_wait().unwrap(), is_readable(&channel)), (None, false));
+        assert_eq!(poller.poll(&mut Vec::new(), 4).unwrap(), 1);
+
+        // In the place of the engine, because the test then knows which events are pending.
+        let deliver = |event| objects.shared().listeners.deliver(event);
+        let ours = [Event::Completion(cq), Event::CqError(cq), Event::QpFatal(qp), Event::QpFatal(srq_qp)];
+        let others = [Event::Completion(other_cq), Event::SrqLimitReached(srq)];
+        ours.into_iter().chain(others).for_each(deliver);
+        [qp, srq_qp].into_iter().for_each(|qpn| objects.destroy_qp(qpn).unwrap());
+        objects.destroy_cq(cq).unwrap();
+        ours.into_iter().for_each(deliver);
+        let event = AsyncEvent { event: Event::SrqLimitReached(srq), cookie: 22 };
+        assert_eq!([objects.poll_async_event(), objects.poll_async_event()], [Some(event), None]);
+        let event = CompletionEvent { cq: other_cq, cookie: 12 };
+        assert_eq!([(); 2].map(|()| channel.try_wait().unwrap()), [Some(event), None]);
+        assert!(!is_readable(&channel) && !is_readable(context.async_event_fd()));
+        // The ends of destroyed objects can still be used, without an effect.
+        queues.post_recv(&receive).unwrap();
+        assert_eq!(poller.poll(&mut Vec::new(), 4).unwrap(), 0);
+    }
+
+    #[test]
+    fn eight_threads_create_and_destroy_at_once() {
+        const THREADS: usize = 8;
+        const ROUNDS: usize = 100;
+        let context = open("net_null94", &DeviceOptions::default());
+        let objects = context.objects();
+        let common = objects.alloc_pd().unwrap();
+        let (barrier, deallocated) = (Barrier::new(THREADS), AtomicUsize::new(0));
+        thread::scope(|scope| {
+            let work = || {
+                barrier.wait();
+                for _ in 0..ROUNDS {
+                    let All { pd, mr, cqs, srq, qp } = create_all(objects);
+                    let region = register(objects, common).unwrap();
+                    assert!(is_busy(objects.dealloc_pd(pd)) && is_busy(objects.destroy_srq(srq)));
+                    assert!(cqs.into_iter().all(|cq| is_busy(objects.destroy_cq(cq))));
+                    assert!(is_busy(objects.dealloc_pd(common)), "the region of this thread uses it");
+                    objects.destroy_qp(qp).unwrap();
+                    objects.deregister(mr).unwrap();
+                    objects.destroy_srq(srq).unwrap();
+                    cqs.into_iter().for_each(|cq| objects.destroy_cq(cq).unwrap());
+                    objects.dealloc_pd(pd).unwrap();
+                    objects.deregister(region).unwrap();
+                }
+                barrier.wait();
+                match objects.dealloc_pd(common) {
+                    Ok(()) => drop(deallocated.fetch_add(1, Ordering::Relaxed)),
+                    refused => assert!(is_unknown(refused)),
+                }
+            };
+            let threads: Vec<_> = (0..THREADS).map(|_| scope.spawn(work)).collect();
+            threads.into_iter().for_each(|thread| thread.join().unwrap());
+        });
+        assert_eq!(deallocated.into_inner(), 1, "one of the threads deallocated it");
+        assert!(objects.owned().is_empty());
+        assert_eq!(objects.shared().inspect().engine.qp_count(), 0);
+    }
+
+    #[test]
+    fn the_last_handle_of_a_context_destroys_its_objects() {
+        let limits = DeviceLimits {
+            max_pds: 1,
+            max_mrs: 1,
+            max_cqs: 2,
+            max_srqs: 1,
+            max_qps: 1,
+            ..DeviceLimits::default()
+        };
+        let options = DeviceOptions { limits, ..DeviceOptions::default() };
+        let [near, far] = [(), ()].map(|()| open("net_null95", &options));
+        create_all(near.objects());
+        let handle = near.clone();
+        drop(near);
+        assert!(matches!(far.objects().alloc_pd(), Err(Error::Create(CreateError::TooMany { .. }))));
+        drop(handle);
+        let All { qp, .. } = create_all(far.objects());
+        far.shared().inspect().raise_fatal("a test".to_owned());
+        let destroyed = far.objects().destroy_qp(qp);
+        assert!(matches!(destroyed, Err(Error::DeviceFatal { .. })), "{destroyed:?}");
+        assert!(far.objects().query_qp(qp).is_some(), "a failed call changes nothing");
+    }
+}

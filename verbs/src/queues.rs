@@ -1,0 +1,236 @@
+//! The application's ends of the queues of an object, which threads use without the engine's lock. Each end has a lock
+//! of its own.
+
+use std::cell::Cell;
+use std::sync::Arc;
+
+use roce::queue::{
+    CqNotifier, CqPoller, Cqe, Notify, PostError, RecvPoster, RecvRequest, SendPoster, SendRequest,
+};
+
+use crate::device::Shared;
+use crate::error::Error;
+use crate::lock::{Lock, LockGuard};
+
+/// Number of send work requests, posted since the last push, at which `QpQueues::after_posts` makes the engine send
+/// them.
+const POSTS_PER_PUSH: u32 = 16;
+
+/// Send work requests of one thread that are posted and not yet pushed.
+#[derive(Clone, Copy)]
+struct Posts {
+    /// Address of the [`Shared`] of the device to which the thread posted last; 0 before the first post.
+    device: usize,
+    /// Number of work requests posted to queue pairs of this device since the thread's last call of `Shared::push`.
+    waiting: u32,
+    /// Value of [`crate::drive::Activity::polls`] after the thread's last call of `Shared::push`.
+    polls_seen: u64,
+}
+
+impl Posts {
+    /// Adds `count` posts to queue pairs of `device`, of which `polls` is [`crate::drive::Activity::polls`]. Returns
+    /// whether the thread must push: at `POSTS_PER_PUSH` posts since its last push, and at its first post after another
+    /// push or poll.
+    #[inline]
+    fn is_push_due(&mut self, device: usize, polls: u64, count: u32) -> bool {
+        self.waiting += count;
+        (self.device, self.polls_seen) != (device, polls) || self.waiting >= POSTS_PER_PUSH
+    }
+}
+
+thread_local! {
+    /// Per thread, not per queue pair: otherwise a thread that posts to several queue pairs in turn would push at each
+    /// post, because the push for one queue pair counts as a poll for the others.
+    static POSTS: Cell<Posts> = const { Cell::new(Posts { device: 0, waiting: 0, polls_seen: 0 }) };
+}
+
+/// The ends at which the application posts to the send queue and the receive queue of a queue pair. The queues have a
+/// lock each, so threads may post sends and receives at the same time. After the queue pair is destroyed, posted work
+/// requests have no effect.
+pub struct QpQueues {
+    shared: Arc<Shared>,
+    send: Lock<SendPoster>,
+    /// `None` if the queue pair uses a shared receive queue.
+    recv: Option<Lock<RecvPoster>>,
+}
+
+impl QpQueues {
+    pub(crate) fn new(shared: Arc<Shared>, send: SendPoster, recv: Option<RecvPoster>) -> Self {
+        QpQueues { shared, send: Lock::new(send), recv: recv.map(Lock::new) }
+    }
+
+    /// Posts a send work request (`ibv_post_send`).
+    ///
+    /// # Errors
+    /// [`Error::Post`] if the work request is refused; [`Error::DeviceFatal`] after a fatal error. A failed call does
+    /// not change the send queue.
+    #[inline]
+    pub fn post_send(&self, request: &SendRequest<'_>) -> Result<(), Error> {
+        self.shared.check()?;
+        self.send.lock().post(request)?;
+        self.after_posts(1);
+        Ok(())
+    }
+
+    /// Posts the send work requests `requests` in order, and stops at the first refused work request. Returns the
+    /// number of work requests posted, and the error of the refused work request. Locks the engine at most once.
+    pub fn post_sends(&self, requests: &[SendRequest<'_>]) -> (usize, Result<(), Error>) {
+        if let Err(error) = self.shared.check() {
+            return (0, Err(error));
+        }
+        let mut send = self.send.lock();
+        let mut posted = 0;
+        let mut refused = Ok(());
+        for request in requests {
+            if let Err(error) = send.post(request) {
+                refused = Err(error.into());
+                break;
+            }
+            posted += 1;
+        }
+        drop(send);
+        self.after_posts(posted as u32);
+        (posted, refused)
+    }
+
+    /// Pushes the posted send work requests (makes the engine send them), unless the next poll is to send them.
+    #[inline]
+    fn after_posts(&self, count: u32) {
+        let device = Arc::as_ptr(&self.shared).addr();
+        let mut posts = POSTS.get();
+        if posts.is_push_due(device, self.shared.activity.polls(), count) {
+            self.shared.push();
+            posts = Posts { device, waiting: 0, polls_seen: self.shared.activity.polls() };
+        }
+        POSTS.set(posts);
+    }
+
+    /// Posts a receive work request (`ibv_post_recv`).
+    ///
+    /// # Errors
+    /// [`Error::Post`] if the work request is refused, or if the queue pair uses a shared receive queue;
+    /// [`Error::DeviceFatal`] after a fatal error. A failed call does not change the receive queue.
+    #[inline]
+    pub fn post_recv(&self, request: &RecvRequest<'_>) -> Result<(), Error> {
+        self.shared.check()?;
+        let recv = self.recv.as_ref().ok_or(PostError::Shared)?;
+        Ok(recv.lock().post(request)?)
+    }
+}
+
+/// The end at which the application posts to a shared receive queue.
+pub struct SrqQueue {
+    shared: Arc<Shared>,
+    recv: Lock<RecvPoster>,
+}
+
+impl SrqQueue {
+    pub(crate) fn new(shared: Arc<Shared>, recv: RecvPoster) -> Self {
+        SrqQueue { shared, recv: Lock::new(recv) }
+    }
+
+    /// Posts a receive (`ibv_post_srq_recv`).
+    ///
+    /// # Errors
+    /// [`Error::Post`] if the receive is refused; [`Error::DeviceFatal`] after a fatal error. A failed call does not
+    /// change the queue.
+    #[inline]
+    pub fn post_recv(&self, request: &RecvRequest<'_>) -> Result<(), Error> {
+        self.shared.check()?;
+        Ok(self.recv.lock().post(request)?)
+    }
+}
+
+/// The end at which the application polls a completion queue and requests its notifications. After the completion queue is destroyed, the completions
+/// already written can still be polled.
+pub struct CqQueue {
+    shared: Arc<Shared>,
+    poller: Lock<CqPoller>,
+    notifier: CqNotifier,
+}
+
+impl CqQueue {
+    pub(crate) fn new(shared: Arc<Shared>, poller: CqPoller) -> Self {
+        CqQueue { shared, notifier: poller.notifier(), poller: Lock::new(poller) }
+    }
+
+    /// Appends at most `max` completions to `out` and returns their number (`ibv_poll_cq`). If the completion queue is
+    /// empty, polls the engine once first, unless another thread drives the engine. Does not block: returns 0 while
+    /// another thread polls this completion queue.
+    ///
+    /// # Errors
+    /// [`Error::DeviceFatal`] after a fatal error, if the completion queue is empty or another thread polls it.
+    #[inline]
+    pub fn poll(&self, out: &mut Vec<Cqe>, max: usize) -> Result<usize, Error> {
+        let Some(mut poller) = self.try_lock()? else { return Ok(0) };
+        let taken = poller.pop_into(out, max);
+        if taken > 0 || max == 0 {
+            return Ok(taken);
+        }
+        self.shared.drive()?;
+        Ok(poller.pop_into(out, max))
+    }
+
+    /// Removes and returns the oldest completion. If the completion queue is empty, polls the engine once first.
+    /// Returns `None` if the completion queue is empty after this poll, or while another thread polls the completion
+    /// queue.
+    ///
+    /// # Errors
+    /// The error of [`CqQueue::poll`].
+    #[inline]
+    pub fn poll_one(&self) -> Result<Option<Cqe>, Error> {
+        let Some(mut poller) = self.try_lock()? else { return Ok(None) };
+        if let Some(cqe) = poller.pop() {
+            return Ok(Some(cqe));
+        }
+        self.shared.drive()?;
+        Ok(poller.pop())
+    }
+
+    /// Requests one event on the completion channel of the completion queue (`ibv_req_notify_cq`). `notify` selects the
+    /// cause: the next completion, or the next completion that is a solicited event or has an error. Takes no lock.
+    pub fn request_notify(&self, notify: Notify) -> Result<(), Error> {
+        self.shared.check()?;
+        self.notifier.request(notify);
+        Ok(())
+    }
+
+    /// Locks the poller of the completion queue. If another thread has the lock, yields the processor, because that
+    /// thread may be polling the engine, and returns `None`. Lock order: the poller before the engine.
+    #[inline]
+    fn try_lock(&self) -> Result<Option<LockGuard<'_, CqPoller>>, Error> {
+        let poller = self.poller.try_lock();
+        if poller.is_none() {
+            std::thread::yield_now();
+            self.shared.check()?;
+        }
+        Ok(poller)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{Context, DeviceOptions};
+
+    #[test]
+    fn a_push_is_due_at_the_first_post_after_a_poll_and_at_every_sixteenth() {
+        let mut posts = Posts { device: 1, waiting: 0, polls_seen: 7 };
+        assert!((1..POSTS_PER_PUSH).all(|_| !posts.is_push_due(1, 7, 1)));
+        assert!(posts.is_push_due(1, 7, 1));
+        let posts = Posts { device: 1, waiting: 0, polls_seen: 7 };
+        assert!(!{ posts }.is_push_due(1, 7, POSTS_PER_PUSH - 1));
+        assert!({ posts }.is_push_due(1, 8, 1), "a thread has polled since");
+        assert!({ posts }.is_push_due(2, 7, 1), "another device");
+    }
+
+    #[test]
+    fn a_second_poller_does_not_wait_for_the_first() {
+        let port = "eal:net_ring7,ip=10.0.7.1/24".parse().unwrap();
+        let context = Context::open(&port, &DeviceOptions::default()).unwrap();
+        let (_, queue) = context.objects().create_cq(16, None, 0).unwrap();
+        let first = queue.poller.lock();
+        assert_eq!((queue.poll(&mut Vec::new(), 1).unwrap(), queue.poll_one().unwrap()), (0, None));
+        drop(first);
+    }
+}
