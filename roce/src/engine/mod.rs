@@ -119,7 +119,8 @@ impl EngineConfig {
 pub struct Progress {
     /// Frames received, including dropped frames.
     pub rx_frames: usize,
-    /// RoCE packets sent, CNPs included; ARP, neighbour discovery and ICMP frames are not counted.
+    /// RoCE packets sent, CNPs included, and local operations executed; ARP, neighbour discovery and ICMP frames are
+    /// not counted.
     pub tx_pkts: u32,
     /// Whether the bounds of one poll left work undone; if so, the next poll is due at once.
     pub more: bool,

@@ -4,6 +4,7 @@ use super::copy::{Memory, Span};
 use crate::id::{LKey, RKey};
 use crate::random::Random;
 use crate::table::Table;
+use std::sync::atomic::{AtomicU32, Ordering};
 
 /// Number of a protection domain in its engine; never sent on the wire.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -24,6 +25,8 @@ impl Access {
     pub const REMOTE_READ: Access = Access(1 << 2);
     /// A peer's atomic operations may read and write the region.
     pub(crate) const REMOTE_ATOMIC: Access = Access(1 << 3);
+    /// Right of local work requests to read a region, which every region has until the region is invalidated.
+    const LOCAL_READ: Access = Access(1 << 31);
     /// All rights that this engine supports.
     pub const ALL: Access = Access(0xF);
 
@@ -36,6 +39,7 @@ impl Access {
 impl std::ops::BitOr for Access {
     type Output = Access;
 
+    #[inline]
     fn bitor(self, other: Access) -> Access {
         Access(self.0 | other.0)
     }
@@ -78,7 +82,8 @@ pub(crate) struct MemoryRegion {
     pd: PdId,
     addr: u64,
     memory: Memory,
-    access: Access,
+    /// Rights, [`Access::LOCAL_READ`] included; 0 after the region was invalidated.
+    access: AtomicU32,
 }
 
 impl MemoryRegion {
@@ -87,7 +92,7 @@ impl MemoryRegion {
         if self.pd != pd {
             return Err(MemoryError::WrongPd);
         }
-        if !self.access.contains(access) {
+        if !Access(self.access.load(Ordering::Relaxed)).contains(access | Access::LOCAL_READ) {
             return Err(MemoryError::NoAccess);
         }
         let offset = addr.checked_sub(self.addr).ok_or(MemoryError::OutOfBounds)?;
@@ -128,6 +133,7 @@ impl MemoryTable {
         if addr.checked_add(len_bytes as u64).is_none() {
             return Err(RegisterError::Wraps { addr, len_bytes });
         }
+        let access = AtomicU32::new((access | Access::LOCAL_READ).0);
         let region = MemoryRegion { pd, addr, memory, access };
         let full = RegisterError::TooMany(self.regions.max_len());
         let key = self.regions.insert_with(random, |_| false, |_, _| region).ok_or(full)?;
@@ -138,6 +144,17 @@ impl MemoryTable {
     /// this key.
     pub(crate) fn deregister(&mut self, lkey: LKey) -> Option<PdId> {
         self.regions.remove(lkey.0).map(|region| region.pd)
+    }
+
+    /// Invalidates both keys of the region with key `rkey`, which must be of `pd` (IBA 10.6.5). Until the region is
+    /// deregistered, no access to its bytes is permitted. The invalidation of an invalid region has no effect.
+    pub(crate) fn invalidate(&self, pd: PdId, rkey: RKey) -> Result<(), MemoryError> {
+        let region = self.regions.get(rkey.0).ok_or(MemoryError::UnknownKey)?;
+        if region.pd != pd {
+            return Err(MemoryError::WrongPd);
+        }
+        region.access.store(Access::NONE.0, Ordering::Relaxed);
+        Ok(())
     }
 
     /// Returns `len_bytes` bytes at `addr` of the region with key `lkey`, for a local work request. The region must be
@@ -205,6 +222,25 @@ mod tests {
             table.open_local(PdId(1), wrong, 0x1000, 1, Access::NONE),
             Err(MemoryError::UnknownKey)
         ));
+    }
+
+    #[test]
+    fn an_invalidated_key_opens_nothing_and_can_be_deregistered() {
+        let (mut table, _, lkey, rkey) = table();
+        assert_eq!(table.invalidate(PdId(2), rkey), Err(MemoryError::WrongPd));
+        assert_eq!(table.invalidate(PdId(1), RKey(rkey.0 ^ 1)), Err(MemoryError::UnknownKey));
+        let open = |table: &MemoryTable, access| {
+            table.open_local(PdId(1), lkey, 0x1000, 1, access).map(|span| span.len_bytes())
+        };
+        assert_eq!(open(&table, Access::NONE), Ok(1), "a failed invalidation has no effect");
+        for _ in 0..2 {
+            assert_eq!(table.invalidate(PdId(1), rkey), Ok(()));
+            for access in [Access::NONE, Access::LOCAL_WRITE, Access::REMOTE_WRITE] {
+                assert_eq!(open(&table, access), Err(MemoryError::NoAccess));
+            }
+        }
+        assert_eq!(table.deregister(lkey), Some(PdId(1)));
+        assert_eq!(table.invalidate(PdId(1), rkey), Err(MemoryError::UnknownKey));
     }
 
     #[test]

@@ -14,7 +14,8 @@ pub(crate) struct SendCompletions<'a> {
 }
 
 impl SendCompletions<'_> {
-    /// Completes the work requests whose PSNs are all below `una`. Each signaled work request writes a CQE.
+    /// Completes the work requests whose PSNs are all below `una`, and the local operations before and directly after
+    /// them. Each signaled work request writes a CQE.
     #[inline]
     pub(crate) fn complete_before(&mut self, outstanding: &mut Outstanding, una: Psn) {
         while let Some(span) = outstanding.oldest() {
@@ -23,7 +24,7 @@ impl SendCompletions<'_> {
                 return;
             }
             let Some(wqe) = outstanding.pop() else { return };
-            self.counters.rdma_sends += u64::from(!span.is_read);
+            self.counters.rdma_sends += u64::from(!span.is_read && span.packets > 0);
             if wqe.flags.signaled {
                 self.write(&wqe, WcStatus::Success);
             }
@@ -44,6 +45,7 @@ impl SendCompletions<'_> {
             SendOp::Send | SendOp::SendWithImm { .. } => WcOpcode::Send,
             SendOp::Write { .. } | SendOp::WriteWithImm { .. } => WcOpcode::RdmaWrite,
             SendOp::Read { .. } => WcOpcode::RdmaRead,
+            SendOp::LocalInvalidate { .. } => WcOpcode::LocalInvalidate,
         };
         let len_bytes = wqe.list.len_bytes;
         let cqe = Cqe { wr_id: wqe.wr_id, status, opcode, len_bytes, imm: None, qpn: self.qpn };

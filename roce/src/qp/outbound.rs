@@ -24,7 +24,7 @@ impl From<PortFull> for NotSent {
 
 /// Returns whether the message of `op` consumes a receive of the peer. Only such a message may raise a solicited event.
 pub(crate) fn takes_receive(op: &SendOp) -> bool {
-    !matches!(op, SendOp::Write { .. } | SendOp::Read { .. })
+    !matches!(op, SendOp::Write { .. } | SendOp::Read { .. } | SendOp::LocalInvalidate { .. })
 }
 
 /// Sends packet `part` of `wqe` with the header fields of `spec`.

@@ -105,7 +105,7 @@ const READ_RESPONSE: Opcodes = Opcodes {
 };
 
 /// Returns packet `index` of a message of `len_bytes`; for a READ, the READ request for the responses from `index` on.
-/// `index` must be below the number of packets of the message. If `is_numbered`, SENDs have a RecvETH.
+/// `index` must be below the number of packets of the message, and `op` must not be a local operation. If `is_numbered`, SENDs have a RecvETH.
 #[inline]
 pub fn segment(op: &SendOp, len_bytes: u32, index: u32, mtu_bytes: u32, is_numbered: bool) -> Segment {
     let packets = packets_in(len_bytes, mtu_bytes);
@@ -113,6 +113,8 @@ pub fn segment(op: &SendOp, len_bytes: u32, index: u32, mtu_bytes: u32, is_numbe
     let offset = index * mtu_bytes;
     let rest_bytes = len_bytes - offset;
     let (opcodes, remote, imm) = match *op {
+        // Local operations are executed when they start, and are never segmented (`local`).
+        SendOp::LocalInvalidate { .. } => unreachable!("a local operation has no packets"),
         SendOp::Send if is_numbered => (&NUMBERED_SEND, None, None),
         SendOp::SendWithImm { imm } if is_numbered => (&NUMBERED_SEND_WITH_IMM, None, Some(imm)),
         SendOp::Send => (&SEND, None, None),

@@ -78,6 +78,9 @@ impl SendPoster {
     #[inline]
     pub fn post(&mut self, request: &SendRequest<'_>) -> Result<(), PostError> {
         self.work.admit()?;
+        if request.op.is_local() && !matches!(request.data, SendData::Sges([])) {
+            return Err(PostError::LocalWithData);
+        }
         let (inline, list) = match request.data {
             SendData::Sges(sges) => (false, self.work.list_of(sges)?),
             SendData::Inline(bytes) => (true, self.inline_of(bytes, request.op)?),

@@ -9,6 +9,7 @@ use crate::port::Port;
 use crate::psn::Psn;
 use crate::qp::ConnAttr;
 use crate::qp::context::{TxContext, TxOutcome};
+use crate::qp::local::start_local;
 use crate::qp::outbound::{NotSent, send_segment, takes_receive};
 use crate::qp::outstanding::{Kind, Outstanding, Place};
 use crate::qp::segment::{Segment, segment};
@@ -55,7 +56,8 @@ impl RequesterConfig {
     }
 }
 
-/// A work request that cannot be sent: its memory cannot be read, or it is a READ and `max_rd_atomic` is 0.
+/// A work request that cannot be sent: its memory cannot be read, it is a READ and `max_rd_atomic` is 0, or it is a local
+/// operation that failed.
 #[derive(Clone, Copy, Debug)]
 struct LocalFault {
     position: u32,
@@ -165,10 +167,15 @@ impl Requester {
                 return if is_paced { TxOutcome::Paced } else { TxOutcome::Done };
             }
             let is_new = psn == outstanding.end();
-            let place = if is_new { self.start_next(outstanding) } else { outstanding.find(psn) };
+            let place = if is_new { self.start_next(outstanding, tx) } else { outstanding.find(psn) };
             let Some(place) = place else { return TxOutcome::Done };
             if *tx.budget == 0 {
                 return TxOutcome::MoreToSend;
+            }
+            if place.span.packets == 0 {
+                // A local operation was executed. The budget also bounds the local operations of a poll.
+                *tx.budget -= 1;
+                continue;
             }
             // A work request with a fault is not sent; lost packets of earlier work requests are still retransmitted.
             let position = outstanding.position_of(place.index);
@@ -225,13 +232,19 @@ impl Requester {
         self.congestion.permit(now, limited_pkts)
     }
 
-    /// If the next work request may start, assigns PSNs to it and returns the position of its first packet.
+    /// If the next work request may start, assigns PSNs to it and returns the position of its first packet. If it is a
+    /// local operation, executes it and returns its position.
     #[inline]
-    fn start_next(&mut self, outstanding: &mut Outstanding) -> Option<Place> {
+    fn start_next<P: Port>(&mut self, outstanding: &mut Outstanding, tx: &TxContext<'_, P>) -> Option<Place> {
         if self.draining || self.local_fault.is_some() {
             return None;
         }
         let wqe = outstanding.next_unassigned()?;
+        if wqe.op.is_local() {
+            let is_una_end = self.recovery.una() == outstanding.end();
+            let started = start_local(outstanding, is_una_end, tx);
+            return started.unwrap_or_else(|status| self.fail_next(outstanding, status));
+        }
         let is_read = matches!(wqe.op, SendOp::Read { .. });
         let kind = Kind { is_read, takes_receive: takes_receive(&wqe.op) };
         let is_fenced = wqe.flags.fence;
@@ -240,14 +253,20 @@ impl Requester {
         if is_read && max_reads == 0 {
             // If `max_rd_atomic` is 0, no READ request may be sent: the READ fails, because otherwise it would never
             // complete.
-            let position = outstanding.position_of(outstanding.assigned());
-            self.local_fault = Some(LocalFault { position, status: WcStatus::LocQpOpErr });
-            return None;
+            return self.fail_next(outstanding, WcStatus::LocQpOpErr);
         }
         if (is_read && self.is_at_max_reads(outstanding)) || (is_fenced && outstanding.assigned_reads() > 0) {
             return None;
         }
         outstanding.assign(len_bytes, kind, self.recovery.sent(), self.config.mtu_bytes)
+    }
+
+    /// Records that the next work request cannot start: it completes with `status` when it is the oldest.
+    #[cold]
+    fn fail_next(&mut self, outstanding: &Outstanding, status: WcStatus) -> Option<Place> {
+        let position = outstanding.position_of(outstanding.assigned());
+        self.local_fault = Some(LocalFault { position, status });
+        None
     }
 
     // Always inlined, because otherwise `part` and `wqe` are passed in memory, which costs 60 instructions per packet.
@@ -488,6 +507,12 @@ impl Requester {
         }
         self.retries_left -= 1;
         None
+    }
+
+    /// Returns whether the oldest work request completes without a response: it is a local operation, or cannot be sent.
+    #[inline]
+    pub(crate) fn completes_oldest(&self, outstanding: &Outstanding) -> bool {
+        outstanding.oldest_is_local() || self.local_fault(outstanding).is_some()
     }
 
     /// Returns the error status of the oldest work request, if that work request cannot be sent.
