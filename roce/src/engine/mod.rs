@@ -551,10 +551,17 @@ impl<P: Port> Engine<P> {
     }
 }
 
+#[inline]
 fn schedule(qps: &mut Table<Qp>, tx_ready: &mut VecDeque<usize>, slot: usize) {
-    if let Some(qp) = qps.at_mut(slot)
-        && !std::mem::replace(&mut qp.scheduled, true)
-    {
+    if let Some(qp) = qps.at_mut(slot) {
+        schedule_qp(qp, tx_ready, slot);
+    }
+}
+
+/// Schedules the queue pair `qp`, whose index is `slot`, to transmit.
+#[inline]
+fn schedule_qp(qp: &mut Qp, tx_ready: &mut VecDeque<usize>, slot: usize) {
+    if !std::mem::replace(&mut qp.scheduled, true) {
         tx_ready.push_back(slot);
     }
 }

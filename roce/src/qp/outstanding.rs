@@ -161,8 +161,9 @@ impl Outstanding {
         self.queue.get(self.assigned)
     }
 
-    /// Assigns PSNs to the next work request, of `len_bytes`, and returns the position of its first packet. Returns
-    /// `None` if these PSNs and the `unacked` PSNs before them exceed [`MAX_OUTSTANDING_PSNS`].
+    /// Assigns PSNs to the next work request, of `len_bytes`, which [`Outstanding::next_unassigned`] has returned, and
+    /// returns the position of its first packet. Returns `None` if these PSNs and the `unacked` PSNs before them exceed
+    /// [`MAX_OUTSTANDING_PSNS`].
     #[inline]
     pub(crate) fn assign(
         &mut self,
@@ -242,9 +243,10 @@ impl Outstanding {
         Some(Place { index, packet, span })
     }
 
+    /// Returns an outstanding work request with PSNs; index 0: the oldest.
     #[inline]
-    pub(crate) fn wqe(&mut self, index: u32) -> Option<SendWqe> {
-        self.queue.get(index).copied()
+    pub(crate) fn wqe(&self, index: u32) -> Option<&SendWqe> {
+        self.queue.seen(index)
     }
 
     /// Returns the recv WQE sequence number of the work request `index` positions after the oldest: the number of the
@@ -273,22 +275,30 @@ impl Outstanding {
         self.position.wrapping_add(index)
     }
 
-    #[inline]
+    /// Removes and returns the oldest work request, with or without PSNs.
     pub(crate) fn pop(&mut self) -> Option<SendWqe> {
-        let span = self.oldest();
-        let wqe = self.queue.release_oldest()?;
+        let Some(span) = self.oldest() else {
+            let wqe = self.queue.release_oldest()?;
+            self.position = self.position.wrapping_add(1);
+            return Some(wqe);
+        };
+        let wqe = self.wqe(0).copied();
+        self.release(span);
+        wqe
+    }
+
+    /// Removes the oldest work request, which has the PSNs `span`.
+    #[inline(always)]
+    pub(crate) fn release(&mut self, span: PsnSpan) {
+        self.queue.release_oldest();
         self.position = self.position.wrapping_add(1);
-        if let Some(span) = span {
-            self.assigned -= 1;
-            self.assigned_reads -= u32::from(span.is_read);
-            if span.is_read {
-                // The subtraction saturates: a READ flushed in state ERR may have sent fewer than `requests` READ
-                // requests.
-                let requests = span.packets.div_ceil(self.read_pkts_max);
-                self.read_requests = self.read_requests.saturating_sub(requests);
-            }
+        self.assigned -= 1;
+        if span.is_read {
+            self.assigned_reads -= 1;
+            // The subtraction saturates: a READ flushed in state ERR may have sent fewer than `requests` READ requests.
+            let requests = span.packets.div_ceil(self.read_pkts_max);
+            self.read_requests = self.read_requests.saturating_sub(requests);
         }
-        Some(wqe)
     }
 }
 

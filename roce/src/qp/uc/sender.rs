@@ -119,11 +119,12 @@ impl Sender {
         place: Place,
         tx: &mut TxContext<'_, P>,
     ) -> Result<(), NotSent> {
-        let Some(wqe) = outstanding.wqe(place.index) else { return Err(NotSent::BadMemory) };
-        let part = segment(&wqe.op, wqe.list.len_bytes, place.packet, self.mtu_bytes, false);
+        let open = outstanding.queue().open(place.index, tx.memory, tx.pd);
+        let Some(open) = open else { return Err(NotSent::BadMemory) };
+        let part = segment(&open.wqe.op, open.wqe.list.len_bytes, place.packet, self.mtu_bytes, false);
         let opcode = part.opcode.of(Transport::Uc);
         let mut spec = tx.builder.packet(opcode, self.next, part.payload_len);
-        send_segment(outstanding.queue(), &wqe, &part, &mut spec, None, tx)?;
+        send_segment(open, &part, &mut spec, None, tx)?;
         *tx.budget -= 1;
         tx.counters.sent_pkts += 1;
         tx.counters.sent_bytes += u64::from(part.payload_len);
