@@ -79,10 +79,10 @@ impl Congestion {
     /// retransmissions of selective repeat nor READ responses: for these, callers pass 0.
     #[inline]
     pub(crate) fn permit(&mut self, now: Instant, in_flight_pkts: u32) -> bool {
-        match self {
-            Congestion::Window { window_pkts } => in_flight_pkts < *window_pkts,
-            _ => in_flight_pkts < self.window_pkts() && self.may_send(now),
+        if let Congestion::Window { window_pkts } = self {
+            return in_flight_pkts < *window_pkts;
         }
+        in_flight_pkts < self.scheme_window_pkts() && self.may_send(now)
     }
 
     /// Returns whether the pacer permits a packet. Not inlined, so that the check of a fixed window stays short.
@@ -99,6 +99,12 @@ impl Congestion {
     /// Returns the largest number of packets in flight, at least 1.
     #[inline]
     pub fn window_pkts(&self) -> u32 {
+        if let Congestion::Window { window_pkts } = self { *window_pkts } else { self.scheme_window_pkts() }
+    }
+
+    /// Returns what [`Congestion::window_pkts`] returns. Not inlined, so that the code of a fixed window stays short.
+    #[inline(never)]
+    fn scheme_window_pkts(&self) -> u32 {
         match self {
             Congestion::Window { window_pkts } => *window_pkts,
             Congestion::Dcqcn(dcqcn) => dcqcn.window_pkts(),

@@ -102,7 +102,7 @@ impl<P: Port> Engine<P> {
         // After `Done` and `Paced`, a posted work request, a received packet or a timer schedules the queue pair again.
         qp.scheduled =
             matches!(outcome, TxOutcome::MoreToSend | TxOutcome::AckDelayed | TxOutcome::TxRingFull);
-        if may_request && rc.requester.local_fault(&qp.outstanding).is_some() {
+        if may_request && rc.requester.completes_oldest(&qp.outstanding) {
             self.after_requester(slot, None);
         }
         outcome

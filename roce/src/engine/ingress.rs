@@ -4,7 +4,7 @@
 use super::admit::{Admission, admit, bind_source_port, is_mark_plausible};
 use super::limits::{CACHED_QPS, FLUSH_NANOS, RX_BURST_FRAMES};
 use super::qp_object::{Connection, Qp, Service};
-use super::{Engine, Event, flush_later, schedule};
+use super::{Engine, Event, flush_later, schedule, schedule_qp};
 use crate::counters::DropCounters;
 use crate::id::Mac;
 use crate::port::{PHANTOM_ICRC, Payload, Port};
@@ -195,22 +195,27 @@ impl<P: Port> Engine<P> {
         let Some(Connection { service: Service::Rc(rc), .. }) = &mut qp.connection else { return None };
         let mut rx = rx_context!(self, qp, slot);
         let action = take(&mut rc.responder, &mut rx, &mut self.reorder);
-        let qpn = qp.qpn;
         let has_next = rc.responder.has_buffered_next();
         match action {
-            ResponderAction::Nothing => return Some(has_next),
-            ResponderAction::Answer => {}
-            ResponderAction::Fatal(code) => {
-                let event = match code {
-                    NakCode::RemoteAccessError => Event::QpAccessError(qpn),
-                    NakCode::RemoteOperationalError => Event::QpFatal(qpn),
-                    _ => Event::QpRequestError(qpn),
-                };
-                self.enter_error(slot, Some(event));
-            }
+            ResponderAction::Nothing => {}
+            ResponderAction::Answer => schedule_qp(qp, &mut self.tx_ready, slot),
+            ResponderAction::Fatal(code) => self.enter_refused(slot, code),
         }
-        schedule(&mut self.qps, &mut self.tx_ready, slot);
         Some(has_next)
+    }
+
+    /// Puts a queue pair into error that refuses a request by a NAK with `code`, and schedules the NAK.
+    #[cold]
+    #[inline(never)]
+    fn enter_refused(&mut self, slot: usize, code: NakCode) {
+        let Some(qp) = self.qps.at_mut(slot) else { return };
+        let event = match code {
+            NakCode::RemoteAccessError => Event::QpAccessError(qp.qpn),
+            NakCode::RemoteOperationalError => Event::QpFatal(qp.qpn),
+            _ => Event::QpRequestError(qp.qpn),
+        };
+        self.enter_error(slot, Some(event));
+        schedule(&mut self.qps, &mut self.tx_ready, slot);
     }
 
     #[cold]

@@ -121,7 +121,8 @@ impl EngineConfig {
 pub struct Progress {
     /// Frames received, including dropped frames.
     pub rx_frames: usize,
-    /// RoCE packets sent, CNPs included; ARP, neighbour discovery and ICMP frames are not counted.
+    /// RoCE packets sent, CNPs included, and local operations executed; ARP, neighbour discovery and ICMP frames are
+    /// not counted.
     pub tx_pkts: u32,
     /// Whether the bounds of one poll left work undone; if so, the next poll is due at once.
     pub more: bool,
@@ -595,10 +596,17 @@ impl<P: Port> Drop for Engine<P> {
     }
 }
 
+#[inline]
 fn schedule(qps: &mut Table<Qp>, tx_ready: &mut VecDeque<usize>, slot: usize) {
-    if let Some(qp) = qps.at_mut(slot)
-        && !std::mem::replace(&mut qp.scheduled, true)
-    {
+    if let Some(qp) = qps.at_mut(slot) {
+        schedule_qp(qp, tx_ready, slot);
+    }
+}
+
+/// Schedules the queue pair `qp`, whose index is `slot`, to transmit.
+#[inline]
+fn schedule_qp(qp: &mut Qp, tx_ready: &mut VecDeque<usize>, slot: usize) {
+    if !std::mem::replace(&mut qp.scheduled, true) {
         tx_ready.push_back(slot);
     }
 }

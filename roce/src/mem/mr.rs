@@ -1,5 +1,7 @@
 //! Memory regions: the bytes that a key identifies, their protection domain and access rights (IBA 10.6).
 
+use std::sync::atomic::{AtomicU32, Ordering};
+
 use super::copy::{Memory, Span};
 
 /// Number of a protection domain in its engine; never sent on the wire.
@@ -21,6 +23,8 @@ impl Access {
     pub const REMOTE_READ: Access = Access(1 << 2);
     /// A peer's atomic operations may read and write the region.
     pub(crate) const REMOTE_ATOMIC: Access = Access(1 << 3);
+    /// Right of local work requests to read a region, which every region has until the region is invalidated.
+    const LOCAL_READ: Access = Access(1 << 31);
     /// All rights that this engine supports.
     pub const ALL: Access = Access(0xF);
 
@@ -33,6 +37,7 @@ impl Access {
 impl std::ops::BitOr for Access {
     type Output = Access;
 
+    #[inline]
     fn bitor(self, other: Access) -> Access {
         Access(self.0 | other.0)
     }
@@ -75,7 +80,8 @@ pub(crate) struct MemoryRegion {
     pd: PdId,
     addr: u64,
     memory: Memory,
-    access: Access,
+    /// Rights, [`Access::LOCAL_READ`] included; 0 after the region was invalidated.
+    access: AtomicU32,
 }
 
 impl MemoryRegion {
@@ -93,11 +99,17 @@ impl MemoryRegion {
         if addr.checked_add(len_bytes as u64).is_none() {
             return Err(RegisterError::Wraps { addr, len_bytes });
         }
+        let access = AtomicU32::new((access | Access::LOCAL_READ).0);
         Ok(MemoryRegion { pd, addr, memory, access })
     }
 
     pub(super) fn pd(&self) -> PdId {
         self.pd
+    }
+
+    /// Removes all access rights; see [`super::MemoryView::invalidate`].
+    pub(super) fn invalidate(&self) {
+        self.access.store(Access::NONE.0, Ordering::Relaxed);
     }
 
     #[inline]
@@ -111,7 +123,7 @@ impl MemoryRegion {
         if self.pd != pd {
             return Err(MemoryError::WrongPd);
         }
-        if !self.access.contains(access) {
+        if !Access(self.access.load(Ordering::Relaxed)).contains(access | Access::LOCAL_READ) {
             return Err(MemoryError::NoAccess);
         }
         let offset = addr.checked_sub(self.addr).ok_or(MemoryError::OutOfBounds)?;

@@ -277,6 +277,17 @@ impl MemoryView {
         self.open_local(pd, LKey(rkey.0), addr, len_bytes, access)
     }
 
+    /// Invalidates both keys of the region with key `rkey`, which must be of `pd` (IBA 10.6.5). Until the region is
+    /// deregistered, no access to its bytes is permitted. The invalidation of an invalid region has no effect.
+    pub(crate) fn invalidate(&self, pd: PdId, rkey: RKey) -> Result<(), MemoryError> {
+        let region = self.region(rkey.0).ok_or(MemoryError::UnknownKey)?;
+        if region.pd() != pd {
+            return Err(MemoryError::WrongPd);
+        }
+        region.invalidate();
+        Ok(())
+    }
+
     /// Creates a view of a table of its own, inside its epoch.
     #[cfg(test)]
     pub(crate) fn alone(max_regions: usize) -> Self {
@@ -338,6 +349,23 @@ mod tests {
             view.open_local(PdId(1), wrong, 0x1000, 1, Access::NONE),
             Err(MemoryError::UnknownKey)
         ));
+    }
+
+    #[test]
+    fn an_invalidated_key_opens_nothing_and_can_be_deregistered() {
+        let (mut view, _, lkey, rkey) = table();
+        assert_eq!(view.invalidate(PdId(2), rkey), Err(MemoryError::WrongPd));
+        assert_eq!(view.invalidate(PdId(1), RKey(rkey.0 ^ 1)), Err(MemoryError::UnknownKey));
+        let open = |access| view.open_local(PdId(1), lkey, 0x1000, 1, access).map(|span| span.len_bytes());
+        assert_eq!(open(Access::NONE), Ok(1), "a failed invalidation has no effect");
+        for _ in 0..2 {
+            assert_eq!(view.invalidate(PdId(1), rkey), Ok(()));
+            for access in [Access::NONE, Access::LOCAL_WRITE, Access::REMOTE_WRITE] {
+                assert_eq!(open(access), Err(MemoryError::NoAccess));
+            }
+        }
+        assert_eq!(view.with_table(|table| table.deregister(lkey)), Some(PdId(1)));
+        assert_eq!(view.invalidate(PdId(1), rkey), Err(MemoryError::UnknownKey));
     }
 
     #[test]

@@ -16,7 +16,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use super::{Port, PortCaps};
 
 /// Largest number of buffers that `tx_reserve` checks to find a free buffer. Receivers drop frames nearly in the order
-/// of sending, so a free buffer is near the front of `buffers`.
+/// of sending, so a free buffer is soon found.
 const SEARCH_MAX: usize = 64;
 
 struct Buffer {
@@ -65,9 +65,11 @@ impl Loopback {
 /// One port of a [`Loopback::pair`].
 pub struct LoopbackPort {
     caps: PortCaps,
-    /// The buffers of this port that are not reserved: free, on the wire, or owned by the receiver.
-    buffers: VecDeque<Arc<Buffer>>,
-    reserved: Vec<Arc<Buffer>>,
+    /// The buffers of this port: from index `next` on, modulo the length, first those not reserved (free, on the wire, or
+    /// owned by the receiver), then the `reserved` buffers.
+    buffers: Box<[Arc<Buffer>]>,
+    next: usize,
+    reserved: usize,
     outgoing: Arc<Wire>,
     incoming: Arc<Wire>,
 }
@@ -79,22 +81,28 @@ impl LoopbackPort {
         LoopbackPort {
             caps,
             buffers: (0..depth_frames).map(|_| buffer()).collect(),
-            reserved: Vec::with_capacity(depth_frames),
+            next: 0,
+            reserved: 0,
             outgoing,
             incoming,
         }
     }
 
-    /// Rotates `buffers` until a free buffer is at the front; returns false if none of the first `SEARCH_MAX` buffers
+    /// Moves a free buffer to index `next`; returns false if none of the first `SEARCH_MAX` buffers that are not reserved
     /// is free.
+    #[inline]
     fn find_free(&mut self) -> bool {
-        for _ in 0..self.buffers.len().min(SEARCH_MAX) {
-            match self.buffers.front() {
-                Some(buffer) if Arc::strong_count(buffer) == 1 => return true,
-                _ => self.buffers.rotate_left(1),
-            }
+        let is_free = |buffer: &Arc<Buffer>| Arc::strong_count(buffer) == 1;
+        if self.reserved < self.buffers.len() && self.buffers.get(self.next).is_some_and(is_free) {
+            return true;
         }
-        false
+        let ahead = (self.buffers.len() - self.reserved).min(SEARCH_MAX);
+        let mut places = (self.next..self.next + ahead).map(|place| place % self.buffers.len());
+        let Some(found) = places.find(|place| self.buffers.get(*place).is_some_and(is_free)) else {
+            return false;
+        };
+        self.buffers.swap(self.next, found);
+        true
     }
 }
 
@@ -120,21 +128,26 @@ impl Port for LoopbackPort {
         if len_bytes > self.caps.frame_bytes_max() || !self.find_free() {
             return None;
         }
-        self.reserved.push(self.buffers.pop_front()?);
-        let buffer = Arc::get_mut(self.reserved.last_mut()?)?;
+        let place = self.next;
+        self.next = if place + 1 < self.buffers.len() { place + 1 } else { 0 };
+        self.reserved += 1;
+        let buffer = Arc::get_mut(self.buffers.get_mut(place)?)?;
         buffer.len_bytes = len_bytes;
         buffer.bytes.get_mut(..len_bytes)
     }
 
     fn tx_flush(&mut self) {
-        if self.reserved.is_empty() {
+        if self.reserved == 0 {
             return;
         }
         let mut outgoing = self.outgoing.lock();
-        for buffer in self.reserved.drain(..) {
-            outgoing.push_back(LoopbackFrame(buffer.clone()));
-            self.buffers.push_back(buffer);
+        // The reserved buffers are the last ones before `next`, and if these are too few, the last ones of all.
+        let (before, after) = self.buffers.split_at(self.next);
+        let wrapped = self.reserved.saturating_sub(before.len());
+        for part in [&after[after.len() - wrapped..], &before[before.len() + wrapped - self.reserved..]] {
+            outgoing.extend(part.iter().map(|buffer| LoopbackFrame(buffer.clone())));
         }
+        self.reserved = 0;
     }
 }
 

@@ -1,6 +1,6 @@
 //! Completions of send work requests.
 
-use super::outstanding::{MAX_OUTSTANDING_PSNS, Outstanding};
+use super::outstanding::Outstanding;
 use crate::counters::QpCounters;
 use crate::id::Qpn;
 use crate::psn::Psn;
@@ -14,18 +14,26 @@ pub(crate) struct SendCompletions<'a> {
 }
 
 impl SendCompletions<'_> {
-    /// Completes the work requests whose PSNs are all below `una`. Each signaled work request writes a CQE.
+    /// Completes the work requests whose PSNs are all below `una`, and the local operations before and directly after
+    /// them. Each signaled work request writes a CQE.
     #[inline]
     pub(crate) fn complete_before(&mut self, outstanding: &mut Outstanding, una: Psn) {
         while let Some(span) = outstanding.oldest() {
-            let newly_acked_pkts = una.index_in(span.first, MAX_OUTSTANDING_PSNS + 1).unwrap_or(0);
-            if newly_acked_pkts < span.packets {
+            // `una` is never below the first PSN of the oldest work request, so it is one of these PSNs or above them.
+            debug_assert!(una.offset_from(span.first).is_none_or(|offset| offset >= 0));
+            if una.index_in(span.first, span.packets).is_some() {
                 return;
             }
-            let Some(wqe) = outstanding.pop() else { return };
-            self.counters.rdma_sends += u64::from(!span.is_read);
-            if wqe.flags.signaled {
-                self.write(&wqe, WcStatus::Success);
+            let Some(wqe) = outstanding.wqe(0) else { return };
+            let cqe = wqe.flags.signaled.then(|| self.cqe(wqe, WcStatus::Success));
+            // The work request is released before its CQE is written, so that an application that polls the CQE finds
+            // room for a post.
+            outstanding.release(span);
+            if span.packets > 0 && !span.is_read {
+                self.counters.rdma_sends += 1;
+            }
+            if let Some(cqe) = cqe {
+                self.cqs.write(self.cq, cqe, false);
             }
         }
     }
@@ -35,18 +43,18 @@ impl SendCompletions<'_> {
         let Some(wqe) = outstanding.pop() else { return false };
         self.counters.cqe_flush_err += u64::from(status == WcStatus::WrFlushErr);
         self.counters.local_protection_err += u64::from(status == WcStatus::LocProtErr);
-        self.write(&wqe, status);
+        self.cqs.write(self.cq, self.cqe(&wqe, status), false);
         true
     }
 
-    fn write(&mut self, wqe: &SendWqe, status: WcStatus) {
+    fn cqe(&self, wqe: &SendWqe, status: WcStatus) -> Cqe {
         let opcode = match wqe.op {
             SendOp::Send | SendOp::SendWithImm { .. } => WcOpcode::Send,
             SendOp::Write { .. } | SendOp::WriteWithImm { .. } => WcOpcode::RdmaWrite,
             SendOp::Read { .. } => WcOpcode::RdmaRead,
+            SendOp::LocalInvalidate { .. } => WcOpcode::LocalInvalidate,
         };
         let len_bytes = wqe.list.len_bytes;
-        let cqe = Cqe { wr_id: wqe.wr_id, status, opcode, len_bytes, imm: None, qpn: self.qpn };
-        self.cqs.write(self.cq, cqe, false);
+        Cqe { wr_id: wqe.wr_id, status, opcode, len_bytes, imm: None, qpn: self.qpn }
     }
 }

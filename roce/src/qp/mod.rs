@@ -18,6 +18,7 @@ pub(crate) mod context;
 pub(crate) mod emit;
 mod endpoint;
 pub(crate) mod inbound;
+pub(crate) mod local;
 pub(crate) mod outbound;
 pub(crate) mod outstanding;
 pub(crate) mod rc;
@@ -27,6 +28,9 @@ pub(crate) mod segment;
 pub(crate) mod service;
 pub(crate) mod state;
 pub(crate) mod uc;
+
+#[cfg(test)]
+mod outstanding_tests;
 
 pub use attr::{AddressVector, ConnAttr, HEADER_ROOM_BYTES, PathMtu, Placement, QpAttr, QpInit};
 pub use endpoint::{Endpoint, EndpointError};

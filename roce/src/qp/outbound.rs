@@ -4,9 +4,9 @@
 use super::context::TxContext;
 use super::emit::PortFull;
 use super::segment::Segment;
-use crate::mem::Access;
+use crate::mem::{Access, Span};
 use crate::port::Port;
-use crate::queue::{SendOp, SendQueue, SendWqe};
+use crate::queue::{Lists, OpenWqe, SendOp, SgList, open_one};
 use crate::wire::{FrameParts, PacketSpec, RecvEth};
 
 /// Reason for not sending a packet.
@@ -14,6 +14,14 @@ pub(crate) enum NotSent {
     PortFull,
     /// The memory of the work request cannot be read.
     BadMemory,
+}
+
+/// Memory of the payload of a packet.
+enum Payload<'a> {
+    /// One contiguous range.
+    One(Span<'a>),
+    /// A range of a list of several entries.
+    Several(Lists<'a>),
 }
 
 impl From<PortFull> for NotSent {
@@ -24,51 +32,59 @@ impl From<PortFull> for NotSent {
 
 /// Returns whether the message of `op` consumes a receive of the peer. Only such a message may raise a solicited event.
 pub(crate) fn takes_receive(op: &SendOp) -> bool {
-    !matches!(op, SendOp::Write { .. } | SendOp::Read { .. })
+    !matches!(op, SendOp::Write { .. } | SendOp::Read { .. } | SendOp::LocalInvalidate { .. })
 }
 
-/// Sends packet `part` of `wqe` with the header fields of `spec`.
-// Always inlined, because otherwise `part` and `wqe` are passed in memory, which costs 60 instructions per packet.
+/// Sends packet `part` of the work request `open` with the header fields of `spec`.
+// Always inlined, because otherwise `part` and `open` are passed in memory, which costs 60 instructions per packet.
 #[inline(always)]
 pub(crate) fn send_segment<P: Port>(
-    queue: &mut SendQueue,
-    wqe: &SendWqe,
+    open: OpenWqe<'_>,
     part: &Segment,
     spec: &mut PacketSpec,
     recveth: Option<RecvEth>,
     tx: &mut TxContext<'_, P>,
 ) -> Result<(), NotSent> {
-    spec.solicited = part.is_last && wqe.flags.solicited && takes_receive(&wqe.op);
-    let headers = |parts: &mut FrameParts<'_>| {
-        if parts.ext.is_empty() {
-            return;
-        }
-        // If the opcode lacks a header, the setter of this header writes nothing and returns `None`.
-        let _ = part.reth.map(|reth| parts.set_reth(reth));
-        let _ = recveth.map(|recveth| parts.set_recveth(recveth));
-        let _ = part.imm.map(|imm| parts.set_immdt(imm));
-    };
-    let (offset, len) = (part.offset, part.payload_len);
-    let in_one = if wqe.inline {
-        Some(Ok(queue.inline_span(wqe, offset, len)))
-    } else {
-        queue.lists(tx.memory, tx.pd).open_one(&wqe.list, offset, len, Access::NONE)
-    };
-    // The memory is checked before a transmit buffer is reserved, because the port sends every reserved buffer.
-    if let Some(span) = in_one {
-        let span = span.map_err(|_| NotSent::BadMemory)?;
-        tx.builder.emit(tx.port, spec, |parts| {
-            headers(parts);
-            span.copy_to(parts.payload);
-        })?;
-        return Ok(());
+    let wqe = open.wqe;
+    if wqe.flags.solicited {
+        spec.solicited = part.is_last && takes_receive(&wqe.op);
     }
-    let mut lists = queue.lists(tx.memory, tx.pd);
-    lists.check(&wqe.list, offset, len, Access::NONE).map_err(|_| NotSent::BadMemory)?;
+    let (offset, len) = (part.offset, part.payload_len);
+    // The memory is checked before a transmit buffer is reserved, because the port sends every reserved buffer.
+    let mut payload = if wqe.inline {
+        Payload::One(open.inline_span(offset, len))
+    } else if let Some(opened) = open_one(tx.memory, tx.pd, &wqe.list, offset, len, Access::NONE) {
+        Payload::One(opened.map_err(|_| NotSent::BadMemory)?)
+    } else {
+        let mut lists = open.lists;
+        lists.check(&wqe.list, offset, len, Access::NONE).map_err(|_| NotSent::BadMemory)?;
+        Payload::Several(lists)
+    };
     tx.builder.emit(tx.port, spec, |parts| {
-        headers(parts);
-        #[expect(clippy::expect_used, reason = "internal: the list was checked just before")]
-        lists.gather(&wqe.list, offset, parts.payload).expect("checked just before");
+        if !parts.ext.is_empty() {
+            set_ext_headers(parts, part, recveth);
+        }
+        match &mut payload {
+            Payload::One(span) => span.copy_to(parts.payload),
+            Payload::Several(lists) => gather(lists, &wqe.list, offset, parts.payload),
+        }
     })?;
     Ok(())
+}
+
+/// Copies bytes of a list of several entries, which was checked just before, to `out`. Not inlined, so that the code for
+/// one entry stays short.
+#[inline(never)]
+#[expect(clippy::expect_used, reason = "internal: the list was checked just before")]
+fn gather(lists: &mut Lists<'_>, list: &SgList, offset: u32, out: &mut [u8]) {
+    lists.gather(list, offset, out).expect("checked just before");
+}
+
+/// Writes the extension headers. Not inlined, because most packets have none.
+#[inline(never)]
+fn set_ext_headers(parts: &mut FrameParts<'_>, part: &Segment, recveth: Option<RecvEth>) {
+    // If the opcode lacks a header, the setter of this header writes nothing and returns `None`.
+    let _ = part.reth.map(|reth| parts.set_reth(reth));
+    let _ = recveth.map(|recveth| parts.set_recveth(recveth));
+    let _ = part.imm.map(|imm| parts.set_immdt(imm));
 }

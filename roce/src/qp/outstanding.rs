@@ -1,13 +1,14 @@
 //! Assigns PSNs to the work requests of a send queue, and finds the work request of a PSN.
 //!
 //! ```text
-//!   send queue   | w0      | w1   | w2 (READ) | w3 posted ...
-//!   PSNs         |f  ..  l |f .. l|f   ..   l |        f first, l last PSN of a work request
+//!   send queue   | w0      | w1   | w2 (READ) | w3 (local) | w4 posted ...
+//!   PSNs         |f  ..  l |f .. l|f   ..   l |f no PSNs   |        f first, l last PSN of a work request
 //!                 oldest                       end: the first PSN not yet assigned
-//!   assigned     '--- 3 work requests -------'
+//!   assigned     '--- 4 work requests --------------------'
 //! ```
 //! A work request is assigned PSNs just before its first packet is sent. The PSNs stay assigned until the work request
-//! completes.
+//! completes. A local operation is assigned a span of 0 PSNs when the local operation is executed. Because una is never
+//! below the first PSN of the oldest work request, an assigned local operation completes as soon as it is the oldest.
 
 use super::segment::packets_in;
 use crate::psn::Psn;
@@ -40,7 +41,7 @@ pub(crate) struct Place {
     pub span: PsnSpan,
 }
 
-/// The PSNs of a work request, and its recv WQE sequence number.
+/// The PSNs of a work request (none for a local operation), and its recv WQE sequence number.
 #[derive(Clone, Copy, Debug, Default)]
 struct Assignment {
     span: PsnSpan,
@@ -160,8 +161,9 @@ impl Outstanding {
         self.queue.get(self.assigned)
     }
 
-    /// Assigns PSNs to the next work request, of `len_bytes`, and returns the position of its first packet. Returns
-    /// `None` if these PSNs and the `unacked` PSNs before them exceed [`MAX_OUTSTANDING_PSNS`].
+    /// Assigns PSNs to the next work request, of `len_bytes`, which [`Outstanding::next_unassigned`] has returned, and
+    /// returns the position of its first packet. Returns `None` if these PSNs and the `unacked` PSNs before them exceed
+    /// [`MAX_OUTSTANDING_PSNS`].
     #[inline]
     pub(crate) fn assign(
         &mut self,
@@ -170,11 +172,19 @@ impl Outstanding {
         unacked: u32,
         mtu_bytes: u32,
     ) -> Option<Place> {
-        let Kind { is_read, takes_receive } = kind;
         let packets = packets_in(len_bytes, mtu_bytes);
-        if unacked + packets > MAX_OUTSTANDING_PSNS {
-            return None;
-        }
+        (unacked + packets <= MAX_OUTSTANDING_PSNS).then(|| self.append(packets, kind))
+    }
+
+    /// Assigns 0 PSNs to the next work request, a local operation that was executed. Returns its position: `packets` of
+    /// the span is 0.
+    pub(crate) fn assign_local(&mut self) -> Place {
+        self.append(0, Kind { is_read: false, takes_receive: false })
+    }
+
+    #[inline]
+    fn append(&mut self, packets: u32, kind: Kind) -> Place {
+        let Kind { is_read, takes_receive } = kind;
         let index = self.assigned;
         if index == self.assignments.len() {
             self.assignments.double(self.position, Assignment::default());
@@ -186,7 +196,7 @@ impl Outstanding {
         self.assigned += 1;
         self.assigned_reads += u32::from(is_read);
         self.receives = self.receives.wrapping_add(u32::from(takes_receive));
-        Some(Place { index, packet: 0, span })
+        Place { index, packet: 0, span }
     }
 
     /// Returns the position of packet `psn`; `None` if `psn` belongs to no outstanding work request.
@@ -208,10 +218,12 @@ impl Outstanding {
     fn search(&self, psn: Psn) -> Option<Place> {
         let PsnSpan { first: base, packets, .. } = self.oldest()?;
         let wanted = psn.index_in(base, MAX_OUTSTANDING_PSNS)?;
-        // If all work requests have equal lengths, as is common, a division finds the work request of `psn`.
-        if let Some(place) = self.place_in(wanted / packets, psn) {
+        // If all work requests have equal lengths, as is common, a division finds the work request of `psn`. The
+        // division fails if the oldest work request is a local operation, which has no packets.
+        if let Some(place) = wanted.checked_div(packets).and_then(|index| self.place_in(index, psn)) {
             return Some(place);
         }
+        // The last work request that starts at or below `psn`: local operations with the same first PSN are before it.
         let (mut low, mut high) = (0, self.assigned);
         while high - low > 1 {
             let middle = low + (high - low) / 2;
@@ -231,9 +243,10 @@ impl Outstanding {
         Some(Place { index, packet, span })
     }
 
+    /// Returns an outstanding work request with PSNs; index 0: the oldest.
     #[inline]
-    pub(crate) fn wqe(&mut self, index: u32) -> Option<SendWqe> {
-        self.queue.get(index).copied()
+    pub(crate) fn wqe(&self, index: u32) -> Option<&SendWqe> {
+        self.queue.seen(index)
     }
 
     /// Returns the recv WQE sequence number of the work request `index` positions after the oldest: the number of the
@@ -248,6 +261,12 @@ impl Outstanding {
         (self.assigned > 0).then(|| self.span(0))
     }
 
+    /// Returns whether the oldest work request is an executed local operation, which completes without a response.
+    #[inline]
+    pub(crate) fn oldest_is_local(&self) -> bool {
+        self.oldest().is_some_and(|span| span.packets == 0)
+    }
+
     pub(crate) fn oldest_is(&self, position: u32) -> bool {
         self.position == position
     }
@@ -256,22 +275,30 @@ impl Outstanding {
         self.position.wrapping_add(index)
     }
 
-    #[inline]
+    /// Removes and returns the oldest work request, with or without PSNs.
     pub(crate) fn pop(&mut self) -> Option<SendWqe> {
-        let span = self.oldest();
-        let wqe = self.queue.release_oldest()?;
+        let Some(span) = self.oldest() else {
+            let wqe = self.queue.release_oldest()?;
+            self.position = self.position.wrapping_add(1);
+            return Some(wqe);
+        };
+        let wqe = self.wqe(0).copied();
+        self.release(span);
+        wqe
+    }
+
+    /// Removes the oldest work request, which has the PSNs `span`.
+    #[inline(always)]
+    pub(crate) fn release(&mut self, span: PsnSpan) {
+        self.queue.release_oldest();
         self.position = self.position.wrapping_add(1);
-        if let Some(span) = span {
-            self.assigned -= 1;
-            self.assigned_reads -= u32::from(span.is_read);
-            if span.is_read {
-                // The subtraction saturates: a READ flushed in state ERR may have sent fewer than `requests` READ
-                // requests.
-                let requests = span.packets.div_ceil(self.read_pkts_max);
-                self.read_requests = self.read_requests.saturating_sub(requests);
-            }
+        self.assigned -= 1;
+        if span.is_read {
+            self.assigned_reads -= 1;
+            // The subtraction saturates: a READ flushed in state ERR may have sent fewer than `requests` READ requests.
+            let requests = span.packets.div_ceil(self.read_pkts_max);
+            self.read_requests = self.read_requests.saturating_sub(requests);
         }
-        Some(wqe)
     }
 }
 

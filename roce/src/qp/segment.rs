@@ -14,7 +14,7 @@ use crate::wire::{Opcode, Reth};
 /// Returns the number of PSNs of a message of `len_bytes`: at least 1 (IBA 9.7.2).
 #[inline]
 pub(crate) fn packets_in(len_bytes: u32, mtu_bytes: u32) -> u32 {
-    len_bytes.div_ceil(mtu_bytes).max(1)
+    if len_bytes <= mtu_bytes { 1 } else { len_bytes.div_ceil(mtu_bytes) }
 }
 
 /// A packet of a request message.
@@ -105,14 +105,15 @@ const READ_RESPONSE: Opcodes = Opcodes {
 };
 
 /// Returns packet `index` of a message of `len_bytes`; for a READ, the READ request for the responses from `index` on.
-/// `index` must be below the number of packets of the message. If `is_numbered`, SENDs have a RecvETH.
+/// `index` must be below the number of packets of the message, and `op` must not be a local operation. If `is_numbered`, SENDs have a RecvETH.
 #[inline]
 pub fn segment(op: &SendOp, len_bytes: u32, index: u32, mtu_bytes: u32, is_numbered: bool) -> Segment {
-    let packets = packets_in(len_bytes, mtu_bytes);
-    let (is_first, is_last) = (index == 0, index + 1 >= packets);
     let offset = index * mtu_bytes;
     let rest_bytes = len_bytes - offset;
+    let (is_first, is_last) = (index == 0, rest_bytes <= mtu_bytes);
     let (opcodes, remote, imm) = match *op {
+        // Local operations are executed when they start, and are never segmented (`local`).
+        SendOp::LocalInvalidate { .. } => unreachable!("a local operation has no packets"),
         SendOp::Send if is_numbered => (&NUMBERED_SEND, None, None),
         SendOp::SendWithImm { imm } if is_numbered => (&NUMBERED_SEND_WITH_IMM, None, Some(imm)),
         SendOp::Send => (&SEND, None, None),
@@ -127,7 +128,7 @@ pub fn segment(op: &SendOp, len_bytes: u32, index: u32, mtu_bytes: u32, is_numbe
                 opcode: Opcode::RC_RDMA_READ_REQUEST,
                 offset,
                 payload_len: 0,
-                psn_span: packets - index,
+                psn_span: packets_in(rest_bytes, mtu_bytes),
                 reth: Some(Reth { va, rkey, len_bytes: rest_bytes }),
                 imm: None,
                 is_last: true,

@@ -18,6 +18,9 @@ pub enum WcStatus {
     LocProtErr = 4,
     /// The queue pair went into error before the work request completed (flush).
     WrFlushErr = 5,
+    /// A local invalidate failed (memory management operation error, IBA 11.6.2): no region has the R_Key, or the
+    /// region is of another protection domain.
+    MwBindErr = 6,
     /// A READ response had a wrong length, position (FIRST, MIDDLE, LAST, ONLY) or AETH.
     BadRespErr = 7,
     /// The local memory of a receive was not accessible. This engine reports `LocProtErr` instead.
@@ -43,6 +46,7 @@ impl WcStatus {
             WcStatus::LocQpOpErr => "local QP operation error",
             WcStatus::LocProtErr => "local protection error",
             WcStatus::WrFlushErr => "Work Request Flushed Error",
+            WcStatus::MwBindErr => "memory management operation error",
             WcStatus::BadRespErr => "bad response error",
             WcStatus::LocAccessErr => "local access error",
             WcStatus::RemInvReqErr => "remote invalid request error",
@@ -63,6 +67,8 @@ pub enum WcOpcode {
     RdmaWrite,
     /// An RDMA READ that the local queue pair sent.
     RdmaRead,
+    /// A local invalidate that the local queue pair executed.
+    LocalInvalidate,
     /// A receive completed by a SEND.
     Recv,
     /// A receive completed by an RDMA WRITE with immediate.

@@ -25,8 +25,8 @@ pub use wqe::{MAX_MESSAGE_BYTES, PostError, RecvRequest, SendData, SendFlags, Se
 
 pub(crate) use cq::{CqSlot, CqTable, SharedCq};
 pub(crate) use rq::{RecvQueue, RecvQueueSize, recv_queue};
-pub(crate) use sg::{Lists, RestSges};
-pub(crate) use sq::{SendQueue, SendQueueSize, send_queue};
+pub(crate) use sg::{Lists, RestSges, open_one};
+pub(crate) use sq::{OpenWqe, SendQueue, SendQueueSize, send_queue};
 pub(crate) use srq::SrqTable;
 pub(crate) use work::Posting;
-pub(crate) use wqe::{RecvWqe, SendWqe};
+pub(crate) use wqe::{RecvWqe, SendWqe, SgList};

@@ -72,7 +72,7 @@ fn who_finds_a_place_for_a_work_request_finds_places_for_its_entries() {
             assert_eq!(queue.release_oldest().map(|wqe| wqe.wr_id), Some(0));
             queue
         });
-        let (had_place, posted) = (poster.admit().is_ok(), post(&mut poster, 2).is_ok());
+        let (had_place, posted) = (poster.check_room().is_ok(), post(&mut poster, 2).is_ok());
         assert!(posted || !had_place, "a place for the work request and none for its entries");
         let mut queue = engine.join().unwrap();
         while queue.release_oldest().is_some() {}
@@ -106,13 +106,14 @@ fn a_send_is_seen_whole_by_whoever_answers_its_doorbell() {
         let mut answer = || {
             bells.drain(|_| {
                 assert!(!queue.is_empty(), "a doorbell without a work request");
-                let wqe = *queue.get(0).unwrap();
+                assert!(queue.get(0).is_some());
+                let mut open = queue.open(0, &view, PdId(1)).unwrap();
                 let mut out = [0; 3];
-                if wqe.inline {
-                    queue.inline_span(&wqe, 0, 3).copy_to(&mut out);
+                if open.wqe.inline {
+                    open.inline_span(0, 3).copy_to(&mut out);
                     assert_eq!(&out, b"inl");
                 } else {
-                    queue.lists(&view, PdId(1)).gather(&wqe.list, 0, &mut out).unwrap();
+                    open.lists.gather(&open.wqe.list, 0, &mut out).unwrap();
                     assert_eq!(out, [7, 8, 9]);
                 }
                 assert!(queue.release_oldest().is_some());

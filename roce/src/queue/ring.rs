@@ -50,8 +50,9 @@ type Cells<T> = Arc<[Cell<T>]>;
 
 #[inline]
 fn cell<T>(cells: &Cells<T>, position: u32) -> &UnsafeCell<MaybeUninit<T>> {
-    let mask = cells.len() - 1;
-    &cells[position as usize & mask].0
+    let place = position as usize & cells.len().wrapping_sub(1);
+    // SAFETY: `place` is below the number of cells, because this number is a power of two, never 0 (`new_cells`).
+    unsafe { &cells.get_unchecked(place).0 }
 }
 
 /// Position of the producer, mode of the ring, and new cells of a ring that grew, in one cache line.
@@ -243,11 +244,26 @@ impl<T: Copy + Send> Consumer<T> {
         if self.tail_seen.wrapping_sub(self.head) <= index && self.len() <= index {
             return None;
         }
+        // SAFETY: fewer than `index` + 1 elements are published only if both comparisons hold.
+        Some(unsafe { self.element(index) })
+    }
+
+    /// Returns the element at `index` as [`Consumer::get`] does; `None` if an earlier call has not yet found `index`
+    /// published.
+    #[inline]
+    pub(super) fn seen(&self, index: u32) -> Option<&T> {
+        // SAFETY: `index` is below the number of published elements that the consumer has seen.
+        (index < self.tail_seen.wrapping_sub(self.head)).then(|| unsafe { self.element(index) })
+    }
+
+    /// Returns the element at `index`, which must be below `tail_seen` - `head`.
+    #[inline]
+    unsafe fn element(&self, index: u32) -> &T {
         let cell = cell(&self.cells, self.head.wrapping_add(index));
         // SAFETY: head <= position < tail: the producer wrote the cell before its Release store of `tail`, which the
         // Acquire load read. The producer does not overwrite the cell until the consumer advances `head`, which needs
         // &mut self.
-        Some(cell.with(|cell| unsafe { (*cell).assume_init_ref() }))
+        cell.with(|cell| unsafe { (*cell).assume_init_ref() })
     }
 
     /// Releases the `count` oldest elements; all published elements if fewer than `count` are published.

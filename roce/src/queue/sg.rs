@@ -33,21 +33,22 @@ pub(crate) struct Lists<'a> {
     pub rest: RestSges<'a>,
 }
 
-impl<'a> Lists<'a> {
-    /// Returns the memory of bytes `offset..offset+len_bytes` of a list of at most one entry; `None` if the list has
-    /// more entries or does not contain the range. Most lists have one entry, and need no iteration.
-    #[inline]
-    pub(crate) fn open_one(
-        &self,
-        list: &SgList,
-        offset: u32,
-        len_bytes: u32,
-        access: Access,
-    ) -> Option<Result<Span<'a>, MemoryError>> {
-        let piece = list.one_piece(offset, len_bytes)?;
-        Some(self.memory.open_local(self.pd, piece.lkey, piece.addr, piece.len_bytes, access))
-    }
+/// Returns the memory of bytes `offset..offset+len_bytes` of a list of at most one entry; `None` if the list has more
+/// entries or does not contain the range. Most lists have one entry, and need no iteration.
+#[inline]
+pub(crate) fn open_one<'a>(
+    memory: &'a MemoryView,
+    pd: PdId,
+    list: &SgList,
+    offset: u32,
+    len_bytes: u32,
+    access: Access,
+) -> Option<Result<Span<'a>, MemoryError>> {
+    let piece = list.one_piece(offset, len_bytes)?;
+    Some(memory.open_local(pd, piece.lkey, piece.addr, piece.len_bytes, access))
+}
 
+impl Lists<'_> {
     /// Checks that the memory regions of all bytes `offset..offset+len_bytes` of `list` grant `access`.
     #[inline]
     pub(crate) fn check(
@@ -98,15 +99,15 @@ impl<'a> Lists<'a> {
         offset: u32,
         mut bytes: &[u8],
     ) -> Result<(), MemoryError> {
-        if let Some(opened) = self.open_one(list, offset, bytes.len() as u32, Access::LOCAL_WRITE) {
+        let (memory, pd, len_bytes) = (self.memory, self.pd, bytes.len() as u32);
+        if let Some(opened) = open_one(memory, pd, list, offset, len_bytes, Access::LOCAL_WRITE) {
             return opened.map(|span| span.copy_from(bytes));
         }
-        self.check(list, offset, bytes.len() as u32, Access::LOCAL_WRITE)?;
-        let (memory, pd) = (self.memory, self.pd);
+        self.check(list, offset, len_bytes, Access::LOCAL_WRITE)?;
         list.pieces(
             |position| self.rest.at(position),
             offset,
-            bytes.len() as u32,
+            len_bytes,
             |piece| {
                 let span =
                     memory.open_local(pd, piece.lkey, piece.addr, piece.len_bytes, Access::LOCAL_WRITE)?;

@@ -33,6 +33,15 @@ pub(crate) struct SendQueue {
     inline: Memory,
 }
 
+/// A work request, with access to its payload.
+pub(crate) struct OpenWqe<'a> {
+    pub wqe: &'a SendWqe,
+    /// Access to the registered memory of the list.
+    pub lists: Lists<'a>,
+    /// The inline memory of the send queue.
+    inline: &'a Memory,
+}
+
 /// Creates a send queue, which refuses posts until [`SendQueue::set_posting`] is called. A post sets the
 /// doorbell of the queue pair with index `slot`. `signal_all` makes every work request signaled (`sq_sig_all`).
 pub(crate) fn send_queue(
@@ -78,6 +87,9 @@ impl SendPoster {
     #[inline]
     pub fn post(&mut self, request: &SendRequest<'_>) -> Result<(), PostError> {
         self.work.admit()?;
+        if request.op.is_local() && !matches!(request.data, SendData::Sges([])) {
+            return Err(PostError::LocalWithData);
+        }
         let (inline, list) = match request.data {
             SendData::Sges(sges) => (false, self.work.list_of(sges)?),
             SendData::Inline(bytes) => (true, self.inline_of(bytes, request.op)?),
@@ -98,6 +110,8 @@ impl SendPoster {
         if bytes.len() > max_bytes as usize {
             return Err(too_long);
         }
+        // The part of the inline memory is free only if the queue has room.
+        self.work.check_room()?;
         let offset = self.inline_place as usize * max_bytes as usize;
         self.inline.write(offset, bytes).map_err(|_| too_long)?;
         let sge = Sge { addr: offset as u64, len_bytes: bytes.len() as u32, ..Sge::default() };
@@ -129,20 +143,40 @@ impl SendQueue {
         self.work.get(index)
     }
 
+    /// Returns the work request at `index`; `None` if [`SendQueue::get`] has not yet returned it.
+    #[inline]
+    pub(crate) fn seen(&self, index: u32) -> Option<&SendWqe> {
+        self.work.seen(index)
+    }
+
     #[inline]
     pub(crate) fn release_oldest(&mut self) -> Option<SendWqe> {
         self.work.release_oldest()
+    }
+
+    /// Returns the work request at `index`, as [`SendQueue::seen`] does, with access to its payload.
+    #[inline]
+    pub(crate) fn open<'a>(
+        &'a mut self,
+        index: u32,
+        memory: &'a MemoryView,
+        pd: PdId,
+    ) -> Option<OpenWqe<'a>> {
+        let (wqe, lists) = self.work.open(index, memory, pd)?;
+        Some(OpenWqe { wqe, lists, inline: &self.inline })
     }
 
     #[inline]
     pub(crate) fn lists<'a>(&'a mut self, memory: &'a MemoryView, pd: PdId) -> Lists<'a> {
         self.work.lists(memory, pd)
     }
+}
 
+impl<'a> OpenWqe<'a> {
     /// Returns bytes `offset..offset+len_bytes` of an inline work request; an empty span if the range is out of bounds.
     #[inline]
-    pub(crate) fn inline_span(&self, wqe: &SendWqe, offset: u32, len_bytes: u32) -> Span<'_> {
-        let start = wqe.list.first_addr() as usize + offset as usize;
+    pub(crate) fn inline_span(&self, offset: u32, len_bytes: u32) -> Span<'a> {
+        let start = self.wqe.list.first_addr() as usize + offset as usize;
         self.inline.span(start, len_bytes as usize).unwrap_or(Span::EMPTY)
     }
 }
@@ -169,10 +203,12 @@ mod tests {
         poster.post(&SendRequest { wr_id, op: SendOp::Send, flags: SendFlags::default(), data })
     }
 
-    fn inline_bytes(queue: &SendQueue, wqe: &SendWqe) -> Option<u64> {
+    fn inline_bytes(queue: &mut SendQueue, index: u32) -> Option<u64> {
         let mut bytes = [0; INLINE_BYTES as usize];
-        queue.inline_span(wqe, 0, INLINE_BYTES).copy_to(&mut bytes);
-        wqe.inline.then(|| u64::from_be_bytes(bytes))
+        let memory = MemoryView::alone(1);
+        let open = queue.open(index, &memory, PdId(1)).unwrap();
+        open.inline_span(0, INLINE_BYTES).copy_to(&mut bytes);
+        open.wqe.inline.then(|| u64::from_be_bytes(bytes))
     }
 
     /// Ring positions wrap at 2^32, which is not a multiple of 48: a position modulo 48 jumps from 15 to 0 at the wrap.
@@ -181,10 +217,8 @@ mod tests {
         const DEPTH: u32 = 48;
         let (mut poster, mut queue) = queue(u32::MAX - 31, DEPTH);
         (0..u64::from(DEPTH)).for_each(|wr_id| post(&mut poster, wr_id, true).unwrap());
-        let wqes: Vec<SendWqe> = (0..DEPTH).map(|index| *queue.get(index).unwrap()).collect();
-        let others: Vec<(u64, u64)> = wqes
-            .iter()
-            .filter_map(|wqe| Some((wqe.wr_id, inline_bytes(&queue, wqe)?)))
+        let others: Vec<(u64, u64)> = (0..DEPTH)
+            .filter_map(|index| Some((queue.get(index)?.wr_id, inline_bytes(&mut queue, index)?)))
             .filter(|(wr_id, sent)| wr_id != sent)
             .collect();
         assert!(others.is_empty(), "{} requests send the bytes of others: {others:?}", others.len());
@@ -209,9 +243,8 @@ mod tests {
                     prop_assert_eq!(queue.release_oldest().map(|wqe| wqe.wr_id), model.pop_front().map(|(id, _)| id));
                 }
                 for (index, (wr_id, inline)) in (0..).zip(&model) {
-                    let wqe = *queue.get(index).unwrap();
-                    prop_assert_eq!(wqe.wr_id, *wr_id);
-                    prop_assert_eq!(inline_bytes(&queue, &wqe), inline.then_some(*wr_id));
+                    prop_assert_eq!(queue.get(index).map(|wqe| wqe.wr_id), Some(*wr_id));
+                    prop_assert_eq!(inline_bytes(&mut queue, index), inline.then_some(*wr_id));
                 }
             }
         }

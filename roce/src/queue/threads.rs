@@ -88,13 +88,15 @@ fn two_threads_post_sends_and_answer_doorbells() {
                     thread::yield_now();
                     continue;
                 }
-                while let Some(wqe) = queue.get(0).copied() {
+                while queue.get(0).is_some() {
                     let mut out = [0; 3];
                     let out = &mut out[..entries(next)];
+                    let mut open = queue.open(0, &view, PdId(1)).unwrap();
+                    let wqe = open.wqe;
                     if wqe.inline {
-                        queue.inline_span(&wqe, 0, wqe.list.len_bytes).copy_to(out);
+                        open.inline_span(0, wqe.list.len_bytes).copy_to(out);
                     } else {
-                        queue.lists(&view, PdId(1)).gather(&wqe.list, 0, out).unwrap();
+                        open.lists.gather(&wqe.list, 0, out).unwrap();
                     }
                     assert!(wqe.wr_id == next && out.iter().all(|byte| *byte == next as u8));
                     queue.release_oldest().unwrap();

@@ -60,11 +60,16 @@ pub(super) fn work_queue_from<W: Wqe>(
 }
 
 impl<W: Wqe> WorkPoster<W> {
+    /// Returns an error if the state of the queue pair does not allow a post. [`WorkPoster::push`] checks whether the
+    /// queue has room.
     #[inline]
-    pub(super) fn admit(&mut self) -> Result<(), PostError> {
-        if self.wqes.mode() == Posting::Refused as u8 {
-            return Err(PostError::WrongState);
-        }
+    pub(super) fn admit(&self) -> Result<(), PostError> {
+        if self.wqes.mode() == Posting::Refused as u8 { Err(PostError::WrongState) } else { Ok(()) }
+    }
+
+    /// Returns an error if the queue has no room for a work request. Must be called before data of the work request is
+    /// written outside the work request.
+    pub(super) fn check_room(&mut self) -> Result<(), PostError> {
         if self.wqes.has_room(1) { Ok(()) } else { Err(self.full()) }
     }
 
@@ -83,6 +88,7 @@ impl<W: Wqe> WorkPoster<W> {
 
     #[inline(never)]
     fn long_list_of(&mut self, sges: &[Sge]) -> Result<SgList, PostError> {
+        self.check_room()?;
         let full = self.full();
         let ring = self.sges.as_mut().ok_or(full)?;
         let list =
@@ -94,7 +100,8 @@ impl<W: Wqe> WorkPoster<W> {
         Ok(list)
     }
 
-    /// Queues `wqe`. Requires that [`WorkPoster::admit`] succeeded and that [`WorkPoster::list_of`] pushed the entries.
+    /// Queues `wqe`, if the queue has room. Requires that [`WorkPoster::admit`] succeeded and that
+    /// [`WorkPoster::list_of`] pushed the entries.
     #[inline]
     pub(super) fn push(&mut self, wqe: W) -> Result<(), PostError> {
         self.wqes.push(wqe).map_err(|_| self.full())
@@ -130,6 +137,23 @@ impl<W: Wqe> WorkQueue<W> {
     #[inline]
     pub(super) fn get(&mut self, index: u32) -> Option<&W> {
         self.wqes.get(index)
+    }
+
+    /// Returns the work request at `index`; `None` if [`WorkQueue::get`] has not yet returned it.
+    #[inline]
+    pub(super) fn seen(&self, index: u32) -> Option<&W> {
+        self.wqes.seen(index)
+    }
+
+    /// Returns the work request at `index`, as [`WorkQueue::seen`] does, and access to the memory of its list.
+    #[inline]
+    pub(super) fn open<'a>(
+        &'a mut self,
+        index: u32,
+        memory: &'a MemoryView,
+        pd: PdId,
+    ) -> Option<(&'a W, Lists<'a>)> {
+        Some((self.wqes.seen(index)?, Lists { memory, pd, rest: RestSges::Ring(&mut self.sges) }))
     }
 
     /// Releases the entries of the oldest work request, then the work request. In the reverse order, a post could find

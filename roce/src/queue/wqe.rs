@@ -49,6 +49,20 @@ pub enum SendOp {
         /// R_Key of the peer's region.
         rkey: RKey,
     },
+    /// Local invalidate (`IBV_WR_LOCAL_INV`, IBA 10.6.5): both keys of a region of the queue pair's protection domain
+    /// become invalid, until the region is deregistered. No packet is sent. The scatter/gather list must be empty.
+    LocalInvalidate {
+        /// R_Key of the local region.
+        rkey: RKey,
+    },
+}
+
+impl SendOp {
+    /// Returns whether the operation is a local operation, which sends no packet and takes no PSN.
+    #[inline]
+    pub(crate) const fn is_local(&self) -> bool {
+        matches!(self, SendOp::LocalInvalidate { .. })
+    }
 }
 
 /// Flags of a send work request (`enum ibv_send_flags`).
@@ -58,7 +72,10 @@ pub struct SendFlags {
     pub signaled: bool,
     /// Whether the completion of the receive at the peer is a solicited event (IBA 9.2.3).
     pub solicited: bool,
-    /// Whether the work request starts only after all earlier READs have completed (fence, IBA 10.8.3).
+    /// Whether the work request starts only after all earlier READs have completed (fence, IBA 10.8.3); a local
+    /// invalidate with this flag starts only after all earlier work requests have completed (IBA 10.6.5). Without the
+    /// flag, an earlier work request whose memory the local invalidate makes inaccessible fails if the work request
+    /// must be retransmitted.
     pub fence: bool,
 }
 
@@ -128,6 +145,9 @@ pub enum PostError {
     /// The work request is a READ with inline data.
     #[error("an RDMA READ fills memory, so it cannot be posted with inline data: give a scatter list")]
     InlineRead,
+    /// The work request is a local operation with inline data or scatter/gather entries.
+    #[error("a local invalidate has no payload: post it with an empty scatter/gather list")]
+    LocalWithData,
     /// The queue pair takes its receives from a shared receive queue.
     #[error("the queue pair takes its receives from a shared receive queue: post them there")]
     Shared,

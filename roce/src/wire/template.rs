@@ -430,7 +430,10 @@ impl AddressTemplate {
         let (ext, rest) = body.split_at_mut_checked(info.ext_len_bytes)?;
         let (payload, rest) = rest.split_at_mut_checked(spec.payload_len)?;
         let (pad, _) = rest.split_at_mut_checked(rest.len().checked_sub(ICRC_LEN)?)?;
-        pad.fill(0);
+        // Most payloads need no pad, and `fill` calls memset even for 0 bytes.
+        if !pad.is_empty() {
+            pad.fill(0);
+        }
         Some(FrameParts { ext, payload, info })
     }
 

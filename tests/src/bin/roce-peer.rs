@@ -241,6 +241,7 @@ fn completion(cqe: &Cqe) -> Completion {
         WcOpcode::Send => 0,
         WcOpcode::RdmaWrite => 1,
         WcOpcode::RdmaRead => 2,
+        WcOpcode::LocalInvalidate => 6,
         WcOpcode::Recv => tests::protocol::WC_RECV,
         WcOpcode::RecvRdmaWithImm => tests::protocol::WC_RECV_RDMA_WITH_IMM,
     };

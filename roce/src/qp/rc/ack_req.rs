@@ -21,16 +21,18 @@ impl AckReq {
     pub(super) fn on_packet(
         &mut self,
         is_last: bool,
-        window_pkts: u32,
+        window_pkts: impl FnOnce() -> u32,
         unacked_pkts: impl FnOnce() -> u32,
         is_overdue: impl FnOnce() -> bool,
     ) -> bool {
-        let ack_req = is_last
+        let is_due = |window_pkts| {
             // AckReq at least twice in a window, so that the ACK of one half arrives while the other half is in flight.
-            || self.since_pkts + 1 >= ACK_REQ_INTERVAL_PKTS.min(window_pkts / 2)
-            // AckReq in the last packet of the window, because only an ACK opens the window.
-            || unacked_pkts() + 1 >= window_pkts
-            || is_overdue();
+            self.since_pkts + 1 >= ACK_REQ_INTERVAL_PKTS.min(window_pkts / 2)
+                // AckReq in the last packet of the window, because only an ACK opens the window.
+                || unacked_pkts() + 1 >= window_pkts
+                || is_overdue()
+        };
+        let ack_req = is_last || is_due(window_pkts());
         self.since_pkts = if ack_req { 0 } else { self.since_pkts + 1 };
         ack_req
     }
@@ -73,7 +75,7 @@ mod tests {
             for index in 0..*packets {
                 let is_overdue = || overdue_from.is_some_and(|from| index >= from);
                 let is_last = index + 1 == *packets;
-                if ack_req.on_packet(is_last, *window_pkts, || in_flight_pkts + index, is_overdue) {
+                if ack_req.on_packet(is_last, || *window_pkts, || in_flight_pkts + index, is_overdue) {
                     set.push(index);
                 }
                 assert_eq!(ack_req.was_set(), set.last() == Some(&index), "{name}");

@@ -131,7 +131,7 @@ impl Completer<'_> {
     fn on_read_response(&mut self, packet: &Packet<'_>) -> ResponseEvent<'static> {
         let psn = packet.bth.psn;
         let place = self.outstanding.find(psn).filter(|place| place.span.is_read);
-        let wqe = place.and_then(|place| self.outstanding.wqe(place.index));
+        let wqe = place.and_then(|place| self.outstanding.wqe(place.index).copied());
         let (Some(place), Some(wqe)) = (place, wqe) else {
             self.counters.stale_responses += 1;
             return ResponseEvent::Ignored;

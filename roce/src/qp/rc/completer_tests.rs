@@ -65,6 +65,7 @@ impl Bench {
             poster.post(&request).expect("there is room");
             let is_read = matches!(op, SendOp::Read { .. });
             let kind = Kind { is_read, takes_receive: op == SendOp::Send };
+            assert!(outstanding.next_unassigned().is_some());
             outstanding.assign(len_bytes, kind, 0, MTU_BYTES).expect("few PSNs");
         }
         assert_eq!(outstanding.end(), psn(SENT_PKTS as i32));

@@ -9,14 +9,16 @@ use crate::port::Port;
 use crate::psn::Psn;
 use crate::qp::ConnAttr;
 use crate::qp::context::{TxContext, TxOutcome};
+use crate::qp::emit::PortFull;
+use crate::qp::local::start_local;
 use crate::qp::outbound::{NotSent, send_segment, takes_receive};
 use crate::qp::outstanding::{Kind, Outstanding, Place};
 use crate::qp::segment::{Segment, segment};
-use crate::queue::{SendOp, SendWqe, WcStatus};
+use crate::queue::{SendOp, WcStatus};
 use crate::recovery::loss_timer::LossTimer;
 use crate::recovery::{AckEvent, Expiry, Nak, Recovery, RecoveryResult, RecoveryScheme};
 use crate::time::Instant;
-use crate::wire::{Opcode, RecvEth, Reth};
+use crate::wire::{Opcode, PacketSpec, RecvEth, Reth};
 
 const RNR_RETRY_FOREVER: u8 = 7;
 
@@ -55,7 +57,8 @@ impl RequesterConfig {
     }
 }
 
-/// A work request that cannot be sent: its memory cannot be read, or it is a READ and `max_rd_atomic` is 0.
+/// A work request that cannot be sent: its memory cannot be read, it is a READ and `max_rd_atomic` is 0, or it is a local
+/// operation that failed.
 #[derive(Clone, Copy, Debug)]
 struct LocalFault {
     position: u32,
@@ -165,45 +168,55 @@ impl Requester {
                 return if is_paced { TxOutcome::Paced } else { TxOutcome::Done };
             }
             let is_new = psn == outstanding.end();
-            let place = if is_new { self.start_next(outstanding) } else { outstanding.find(psn) };
+            let place = if is_new { self.start_next(outstanding, tx) } else { self.find(outstanding, psn) };
             let Some(place) = place else { return TxOutcome::Done };
             if *tx.budget == 0 {
                 return TxOutcome::MoreToSend;
             }
-            // A work request with a fault is not sent; lost packets of earlier work requests are still retransmitted.
-            let position = outstanding.position_of(place.index);
-            if self.local_fault.is_some_and(|fault| fault.position == position) {
-                return TxOutcome::Done;
+            if place.span.packets == 0 {
+                // A local operation was executed. The budget also bounds the local operations of a poll.
+                *tx.budget -= 1;
+                continue;
             }
-            let Some(wqe) = outstanding.wqe(place.index) else { return TxOutcome::Done };
             let is_selective = self.recovery.is_selective();
-            let (len_bytes, mtu_bytes) = (wqe.list.len_bytes, self.config.mtu_bytes);
-            let mut part = segment(&wqe.op, len_bytes, place.packet, mtu_bytes, is_selective);
-            let is_part = part.opcode == Opcode::RC_RDMA_READ_REQUEST
-                && (is_selective || self.recovery.is_retransmission());
-            if is_part {
-                let Some(span) = self.read_span(outstanding, place) else { return TxOutcome::Done };
-                part.limit_read(span, mtu_bytes);
+            // SENDs are numbered under selective repeat.
+            let recveth = is_selective.then(|| RecvEth {
+                recv_seq: outstanding.receives_before(place.index),
+                packet: place.packet,
+            });
+            let Some(open) = outstanding.queue().open(place.index, tx.memory, tx.pd) else {
+                return TxOutcome::Done;
+            };
+            let (op, len_bytes, mtu_bytes) = (&open.wqe.op, open.wqe.list.len_bytes, self.config.mtu_bytes);
+            let part = segment(op, len_bytes, place.packet, mtu_bytes, is_selective);
+            if part.opcode == Opcode::RC_RDMA_READ_REQUEST {
+                match self.send_read(outstanding, part, (psn, place, in_flight_pkts_max), tx) {
+                    Ok(true) => continue,
+                    Ok(false) => return TxOutcome::Done,
+                    Err(PortFull) => return TxOutcome::TxRingFull,
+                }
             }
-            let is_doubled =
-                is_part && self.congestion.is_window() && self.recovery.doubles_read(part.psn_span);
-            let how = (psn, place, is_selective, is_doubled, in_flight_pkts_max);
-            match self.send_one(outstanding, &wqe, &part, how, tx) {
-                Ok(()) => {}
+            let mut spec = tx.builder.packet(part.opcode, psn, part.payload_len);
+            spec.ack_req = self.next_ack_req(part.is_last, in_flight_pkts_max, tx.now);
+            match send_segment(open, &part, &mut spec, recveth, tx) {
+                Ok(()) => self.account_for(psn, &part, tx),
                 Err(NotSent::PortFull) => return TxOutcome::TxRingFull,
                 Err(NotSent::BadMemory) => {
+                    let position = outstanding.position_of(place.index);
                     self.local_fault = Some(LocalFault { position, status: WcStatus::LocProtErr });
                     return TxOutcome::Done;
                 }
             }
-            if is_part && is_selective && !self.recovery.is_retransmission() {
-                outstanding.on_read_sent();
-            }
-            self.account_for(psn, &part, tx);
-            if is_doubled {
-                self.send_double(psn, part.reth, tx);
-            }
         }
+    }
+
+    /// Returns the position of packet `psn`, which was sent or assigned before; `None` if the packet belongs to a work
+    /// request with a fault, which is not sent. Lost packets of earlier work requests are still retransmitted.
+    #[inline]
+    fn find(&self, outstanding: &mut Outstanding, psn: Psn) -> Option<Place> {
+        let place = outstanding.find(psn)?;
+        let position = outstanding.position_of(place.index);
+        self.local_fault.is_none_or(|fault| fault.position != position).then_some(place)
     }
 
     #[inline]
@@ -225,13 +238,19 @@ impl Requester {
         self.congestion.permit(now, limited_pkts)
     }
 
-    /// If the next work request may start, assigns PSNs to it and returns the position of its first packet.
+    /// If the next work request may start, assigns PSNs to it and returns the position of its first packet. If it is a
+    /// local operation, executes it and returns its position.
     #[inline]
-    fn start_next(&mut self, outstanding: &mut Outstanding) -> Option<Place> {
+    fn start_next<P: Port>(&mut self, outstanding: &mut Outstanding, tx: &TxContext<'_, P>) -> Option<Place> {
         if self.draining || self.local_fault.is_some() {
             return None;
         }
         let wqe = outstanding.next_unassigned()?;
+        if wqe.op.is_local() {
+            let is_una_end = self.recovery.una() == outstanding.end();
+            let started = start_local(outstanding, is_una_end, tx);
+            return started.unwrap_or_else(|status| self.fail_next(outstanding, status));
+        }
         let is_read = matches!(wqe.op, SendOp::Read { .. });
         let kind = Kind { is_read, takes_receive: takes_receive(&wqe.op) };
         let is_fenced = wqe.flags.fence;
@@ -240,9 +259,7 @@ impl Requester {
         if is_read && max_reads == 0 {
             // If `max_rd_atomic` is 0, no READ request may be sent: the READ fails, because otherwise it would never
             // complete.
-            let position = outstanding.position_of(outstanding.assigned());
-            self.local_fault = Some(LocalFault { position, status: WcStatus::LocQpOpErr });
-            return None;
+            return self.fail_next(outstanding, WcStatus::LocQpOpErr);
         }
         if (is_read && self.is_at_max_reads(outstanding)) || (is_fenced && outstanding.assigned_reads() > 0) {
             return None;
@@ -250,25 +267,56 @@ impl Requester {
         outstanding.assign(len_bytes, kind, self.recovery.sent(), self.config.mtu_bytes)
     }
 
-    // Always inlined, because otherwise `part` and `wqe` are passed in memory, which costs 60 instructions per packet.
+    /// Records that the next work request cannot start: it completes with `status` when it is the oldest.
+    #[cold]
+    fn fail_next(&mut self, outstanding: &Outstanding, status: WcStatus) -> Option<Place> {
+        let position = outstanding.position_of(outstanding.assigned());
+        self.local_fault = Some(LocalFault { position, status });
+        None
+    }
+
+    /// Returns whether the next packet has AckReq. `is_last`: the packet ends its message.
     #[inline(always)]
-    fn send_one<P: Port>(
+    fn next_ack_req(&mut self, is_last: bool, in_flight_pkts_max: u32, now: Instant) -> bool {
+        let window_pkts = || self.congestion.window_pkts().min(in_flight_pkts_max);
+        let is_overdue = || !self.congestion.is_window() && self.loss_timer.is_ack_req_overdue(now);
+        self.ack_req.on_packet(is_last, window_pkts, || self.recovery.unacked(), is_overdue)
+    }
+
+    /// Sends the READ request `part`, limited to the responses that may be requested now. Returns false if no READ
+    /// request may be sent now. Not inlined, so that the code for SENDs and WRITEs stays short.
+    #[inline(never)]
+    fn send_read<P: Port>(
         &mut self,
         outstanding: &mut Outstanding,
-        wqe: &SendWqe,
-        part: &Segment,
-        (psn, place, is_numbered, is_doubled, in_flight_pkts_max): (Psn, Place, bool, bool, u32),
+        mut part: Segment,
+        (psn, place, in_flight_pkts_max): (Psn, Place, u32),
         tx: &mut TxContext<'_, P>,
-    ) -> Result<(), NotSent> {
-        let mut spec = tx.builder.packet(part.opcode, psn, part.payload_len);
-        let window_pkts = self.congestion.window_pkts().min(in_flight_pkts_max);
-        let is_overdue = || !self.congestion.is_window() && self.loss_timer.is_ack_req_overdue(tx.now);
-        spec.ack_req =
-            self.ack_req.on_packet(part.is_last, window_pkts, || self.recovery.unacked(), is_overdue)
-                && !is_doubled;
-        let recveth = is_numbered
-            .then(|| RecvEth { recv_seq: outstanding.receives_before(place.index), packet: place.packet });
-        send_segment(outstanding.queue(), wqe, part, &mut spec, recveth, tx)
+    ) -> Result<bool, PortFull> {
+        let (is_selective, is_retransmission) =
+            (self.recovery.is_selective(), self.recovery.is_retransmission());
+        let mut is_doubled = false;
+        if is_selective || is_retransmission {
+            let Some(span) = self.read_span(outstanding, place) else { return Ok(false) };
+            part.limit_read(span, self.config.mtu_bytes);
+            is_doubled = self.congestion.is_window() && self.recovery.doubles_read(part.psn_span);
+        }
+        let mut spec = tx.builder.packet(part.opcode, psn, 0);
+        spec.ack_req = self.next_ack_req(part.is_last, in_flight_pkts_max, tx.now) && !is_doubled;
+        emit_read(&spec, part.reth, tx)?;
+        if is_selective && !is_retransmission {
+            outstanding.on_read_sent();
+        }
+        self.account_for(psn, &part, tx);
+        if !self.congestion.is_window() {
+            let response = Opcode::RC_RDMA_READ_RESPONSE_MIDDLE;
+            let frame_bytes = tx.builder.frame_bytes(response, self.config.mtu_bytes);
+            self.congestion.on_read_sent(tx.now, part.psn_span, frame_bytes);
+        }
+        if is_doubled {
+            self.send_double(psn, part.reth, tx);
+        }
+        Ok(true)
     }
 
     /// If budget and port permit, sends the second packet of a doubled READ request. The two packets have one
@@ -277,31 +325,24 @@ impl Requester {
     #[cold]
     #[inline(never)]
     fn send_double<P: Port>(&mut self, psn: Psn, reth: Option<Reth>, tx: &mut TxContext<'_, P>) {
-        let Some(reth) = reth.filter(|_| *tx.budget > 0) else { return };
         let spec = tx.builder.packet(Opcode::RC_RDMA_READ_REQUEST, psn, 0);
-        let sent = tx.builder.emit(tx.port, &spec, |parts| {
-            let _ = parts.set_reth(reth);
-        });
-        if sent.is_ok() {
+        if *tx.budget > 0 && emit_read(&spec, reth, tx).is_ok() {
             *tx.budget -= 1;
             tx.counters.sent_pkts += 1;
         }
     }
 
-    #[inline]
+    #[inline(always)]
     fn account_for<P: Port>(&mut self, psn: Psn, part: &Segment, tx: &mut TxContext<'_, P>) {
         *tx.budget -= 1;
         tx.counters.sent_pkts += 1;
         tx.counters.sent_bytes += u64::from(part.payload_len);
         let is_retransmission = self.recovery.is_retransmission();
-        tx.counters.retransmitted_pkts += u64::from(is_retransmission);
+        if is_retransmission {
+            tx.counters.retransmitted_pkts += 1;
+        }
         if !self.congestion.is_window() {
             self.congestion.on_sent(tx.now, tx.builder.frame_bytes(part.opcode, part.payload_len));
-            if part.opcode == Opcode::RC_RDMA_READ_REQUEST {
-                let response = Opcode::RC_RDMA_READ_RESPONSE_MIDDLE;
-                let frame_bytes = tx.builder.frame_bytes(response, self.config.mtu_bytes);
-                self.congestion.on_read_sent(tx.now, part.psn_span, frame_bytes);
-            }
         }
         self.recovery.on_sent(part.psn_span, tx.now);
         self.on_packet_sent(psn, self.ack_req.was_set(), is_retransmission, tx.now);
@@ -490,10 +531,28 @@ impl Requester {
         None
     }
 
+    /// Returns whether the oldest work request completes without a response: it is a local operation, or cannot be sent.
+    #[inline]
+    pub(crate) fn completes_oldest(&self, outstanding: &Outstanding) -> bool {
+        outstanding.oldest_is_local() || self.local_fault(outstanding).is_some()
+    }
+
     /// Returns the error status of the oldest work request, if that work request cannot be sent.
     pub(crate) fn local_fault(&self, outstanding: &Outstanding) -> Option<WcStatus> {
         self.local_fault.filter(|fault| outstanding.oldest_is(fault.position)).map(|fault| fault.status)
     }
+}
+
+/// Sends a READ request with the RETH `reth`.
+#[inline(always)]
+fn emit_read<P: Port>(
+    spec: &PacketSpec,
+    reth: Option<Reth>,
+    tx: &mut TxContext<'_, P>,
+) -> Result<(), PortFull> {
+    tx.builder.emit(tx.port, spec, |parts| {
+        let _ = reth.map(|reth| parts.set_reth(reth));
+    })
 }
 
 /// Counts SACKs, NAKs and spurious retransmissions. Not inlined, because most responses change none of these counters.

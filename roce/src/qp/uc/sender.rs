@@ -11,6 +11,7 @@ use crate::port::Port;
 use crate::psn::Psn;
 use crate::qp::ConnAttr;
 use crate::qp::context::{TxContext, TxOutcome};
+use crate::qp::local::start_local;
 use crate::qp::outbound::{NotSent, send_segment, takes_receive};
 use crate::qp::outstanding::{Kind, Outstanding, Place};
 use crate::qp::segment::segment;
@@ -67,10 +68,15 @@ impl Sender {
                 return TxOutcome::Paced;
             }
             let is_new = self.next == outstanding.end();
-            let place = if is_new { self.start_next(outstanding) } else { outstanding.find(self.next) };
+            let place = if is_new { self.start_next(outstanding, tx) } else { outstanding.find(self.next) };
             let Some(place) = place else { return TxOutcome::Done };
             if *tx.budget == 0 {
                 return TxOutcome::MoreToSend;
+            }
+            if place.span.packets == 0 {
+                // A local operation was executed. The budget also bounds the local operations of a poll.
+                *tx.budget -= 1;
+                continue;
             }
             match self.send_one(outstanding, place, tx) {
                 Ok(()) => self.next = self.next.plus(1),
@@ -83,12 +89,20 @@ impl Sender {
         }
     }
 
-    /// If the next work request may start, assigns PSNs to it and returns the position of its first packet.
-    fn start_next(&mut self, outstanding: &mut Outstanding) -> Option<Place> {
+    /// If the next work request may start, assigns PSNs to it and returns the position of its first packet. If it is a
+    /// local operation, executes it and returns its position.
+    fn start_next<P: Port>(&mut self, outstanding: &mut Outstanding, tx: &TxContext<'_, P>) -> Option<Place> {
         if self.draining {
             return None;
         }
         let wqe = outstanding.next_unassigned()?;
+        if wqe.op.is_local() {
+            // All earlier work requests are sent, and therefore complete.
+            return start_local(outstanding, true, tx).unwrap_or_else(|status| {
+                self.fault = Some(status);
+                None
+            });
+        }
         if matches!(wqe.op, SendOp::Read { .. }) {
             // UC has no READ (IBA 9.8, table 38).
             self.fault = Some(WcStatus::LocQpOpErr);
@@ -105,11 +119,12 @@ impl Sender {
         place: Place,
         tx: &mut TxContext<'_, P>,
     ) -> Result<(), NotSent> {
-        let Some(wqe) = outstanding.wqe(place.index) else { return Err(NotSent::BadMemory) };
-        let part = segment(&wqe.op, wqe.list.len_bytes, place.packet, self.mtu_bytes, false);
+        let open = outstanding.queue().open(place.index, tx.memory, tx.pd);
+        let Some(open) = open else { return Err(NotSent::BadMemory) };
+        let part = segment(&open.wqe.op, open.wqe.list.len_bytes, place.packet, self.mtu_bytes, false);
         let opcode = part.opcode.of(Transport::Uc);
         let mut spec = tx.builder.packet(opcode, self.next, part.payload_len);
-        send_segment(outstanding.queue(), &wqe, &part, &mut spec, None, tx)?;
+        send_segment(open, &part, &mut spec, None, tx)?;
         *tx.budget -= 1;
         tx.counters.sent_pkts += 1;
         tx.counters.sent_bytes += u64::from(part.payload_len);
