@@ -63,7 +63,11 @@ fn a_local_invalidate_alone_completes_without_a_packet() {
         assert!(!progress.is_idle(), "the poll did work");
         settle(&mut a, &mut b);
         assert_eq!((a.engine.counters().sent_pkts, a.engine.next_deadline()), (sent_pkts, None));
-        assert_eq!(a.engine.objects().deregister(sge.lkey), Ok(()), "an invalidated region can be deregistered");
+        assert_eq!(
+            a.engine.objects().deregister(sge.lkey),
+            Ok(()),
+            "an invalidated region can be deregistered"
+        );
     }
 }
 

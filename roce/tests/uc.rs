@@ -200,6 +200,22 @@ fn a_work_request_that_cannot_be_sent_stops_the_send_queue_only() {
 }
 
 #[test]
+fn work_requests_posted_after_the_return_from_sqe_are_not_flushed() {
+    let (mut a, mut b) = uc_pair();
+    let (remote_addr, rkey) = (b.memory.addr(), b.rkey);
+    let write = SendOp::Write { remote_addr, rkey };
+    a.post(1, write, Sge { lkey: LKey(1), ..a.sge(0, 8) });
+    a.poll(0);
+    assert_eq!((statuses(&mut a), state_of(&a)), (vec![(1, WcStatus::LocProtErr)], QpState::Sqe));
+    a.engine.modify_qp(a.qpn, &QpAttr { state: Some(QpState::Rts), ..QpAttr::default() }).unwrap();
+    // More than one poll sends.
+    (2..100).for_each(|wr_id| a.post(wr_id, write, a.sge(0, 600)));
+    settle(&mut a, &mut b);
+    let wanted: Vec<_> = (2..100).map(|wr_id| (wr_id, WcStatus::Success)).collect();
+    assert_eq!(statuses(&mut a), wanted);
+}
+
+#[test]
 fn a_message_that_cannot_be_executed_is_dropped_without_a_response() {
     let (mut a, mut b) = uc_pair();
     let (remote_addr, rkey) = (b.memory.addr(), b.rkey);

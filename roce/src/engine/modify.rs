@@ -123,6 +123,9 @@ impl<P: Port> Engine<P> {
             (QpState::Sqe, QpState::Rts) => {
                 // Work requests posted in SQE are flushed. The next message starts at the PSN after the last PSN sent.
                 while qp.flush_sends(&mut self.cqs, FLUSHED_WRS_PER_QP) {}
+                // Otherwise a later poll would flush work requests that are posted in RTS.
+                qp.flushing = false;
+                self.errors.retain(|other| *other != slot);
                 if let Some(Connection { service: Service::Uc(uc), .. }) = &qp.connection {
                     qp.outstanding.start(uc.sender.next(), u32::MAX);
                 }
