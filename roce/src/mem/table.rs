@@ -50,16 +50,20 @@ impl Places {
         Places((0..len.max(PLACES_MIN).next_power_of_two()).map(|_| empty()).collect())
     }
 
-    /// Returns the place of `key`; if no place has this key, the empty place at which the search ended.
+    /// Returns the place of `key`. If no place has this key, returns as an error the empty place at which the search
+    /// ended: another thread may be writing a region with a different key to this place. Key 0 is not found.
     #[inline]
-    fn find(&self, key: u32) -> &Place {
+    fn find(&self, key: u32) -> Result<&Place, &Place> {
         let mask = self.0.len() - 1;
         let mut at = key as usize;
         loop {
             let place = &self.0[at & mask];
             let found = place.key.load(Ordering::Acquire);
-            if found == key || found == 0 {
-                return place;
+            if found == 0 {
+                return Err(place);
+            }
+            if found == key {
+                return Ok(place);
             }
             at += 1;
         }
@@ -67,7 +71,7 @@ impl Places {
 
     /// Writes `region` and then `key` to the empty place of `key`.
     fn insert(&self, key: u32, region: *mut MemoryRegion) {
-        let place = self.find(key);
+        let (Ok(place) | Err(place)) = self.find(key);
         place.region.store(region, Ordering::Relaxed);
         place.key.store(key, Ordering::Release);
     }
@@ -130,7 +134,7 @@ impl MemoryTable {
         // Most numbers are free, so the loop ends after a few draws.
         let key = loop {
             let drawn = draw();
-            if drawn != 0 && places.find(drawn).key.load(Ordering::Relaxed) == 0 {
+            if drawn != 0 && places.find(drawn).is_err() {
                 break drawn;
             }
         };
@@ -168,7 +172,7 @@ impl MemoryTable {
     /// domain of the region; `None` if no region has this key.
     pub(crate) fn deregister(&self, lkey: LKey) -> Option<PdId> {
         let mut control = self.control();
-        let place = self.places(&control).find(lkey.0);
+        let place = self.places(&control).find(lkey.0).ok()?;
         let region = NonNull::new(place.region.swap(ptr::null_mut(), Ordering::AcqRel))?;
         control.regions -= 1;
         control.quarantine.push_back(lkey.0);
@@ -239,7 +243,7 @@ impl MemoryView {
         // SAFETY: inside the epoch, neither the places nor a region found there is freed before `leave`, which needs a
         // mutable borrow of the view.
         let places = unsafe { self.places?.as_ref() };
-        let region = places.find(key).region.load(Ordering::Acquire);
+        let region = places.find(key).ok()?.region.load(Ordering::Acquire);
         // SAFETY: as above.
         unsafe { region.as_ref() }
     }
@@ -411,8 +415,7 @@ mod tests {
         let places = table.places(&control);
         assert!(places.0.len() <= 4 * PLACES_PER_KEY * QUARANTINE_NUMBERS, "{} places", places.0.len());
         assert!(control.quarantine.iter().all(|key| {
-            let place = places.find(*key);
-            place.key.load(Ordering::Relaxed) == *key && place.region.load(Ordering::Relaxed).is_null()
+            places.find(*key).is_ok_and(|place| place.region.load(Ordering::Relaxed).is_null())
         }));
         drop(control);
         let mut view = MemoryView::new(Arc::new(table));
