@@ -588,6 +588,9 @@ impl<P: Port> Engine<P> {
 impl<P: Port> Drop for Engine<P> {
     /// Ends the use of the shared objects by the queue pairs and shared receive queues of this engine.
     fn drop(&mut self) {
+        // A panic may have interrupted a poll. A thread that registers a region may wait for the end of this poll, and
+        // has the lock that `release_pd` needs.
+        self.memory.leave();
         for (_, qp) in self.qps.iter() {
             self.objects.release_pd(qp.init.pd);
             self.objects.release_cqs([qp.init.send_cq, qp.init.recv_cq]);
