@@ -5,8 +5,8 @@
 //! ```
 //!
 //! An engine looks a region up in its [`MemoryView`], without a lock and without a write. The places are an
-//! open-addressing hash table of a fixed size; a larger table replaces it when half of the places are used. Replaced
-//! tables and deregistered regions are freed when no engine uses them (`epoch`).
+//! open-addressing hash table of a fixed size. If a further key would use more than half of the places, a new table
+//! replaces the table. Replaced tables and deregistered regions are freed when no engine uses them (`epoch`).
 //!
 //! The place of a deregistered region keeps its key, with null in place of the region, so that the key is in
 //! quarantine: it is not allocated again before [`QUARANTINE_NUMBERS`] further regions were deregistered. Otherwise a
@@ -144,8 +144,8 @@ impl MemoryTable {
         Ok((LKey(key), RKey(key)))
     }
 
-    /// Makes room for one further key. If half of the places would be used, replaces the table by one without the keys
-    /// whose quarantine has ended.
+    /// Makes room for one further key. If this key would use more than half of the places, replaces the table by
+    /// a table without the keys whose quarantine has ended.
     fn reserve(&self, control: &mut Control) {
         let old = self.places(control);
         if 2 * (control.used_places + 1) <= old.0.len() {
@@ -282,7 +282,8 @@ impl MemoryView {
     }
 
     /// Invalidates both keys of the region with key `rkey`, which must be of `pd` (IBA 10.6.5). Until the region is
-    /// deregistered, no access to its bytes is permitted. The invalidation of an invalid region has no effect.
+    /// deregistered, no access to its bytes is permitted. Another engine of the device may still complete a copy
+    /// that it has started. The invalidation of an invalid region has no effect.
     pub(crate) fn invalidate(&self, pd: PdId, rkey: RKey) -> Result<(), MemoryError> {
         let region = self.region(rkey.0).ok_or(MemoryError::UnknownKey)?;
         if region.pd() != pd {
@@ -428,7 +429,9 @@ mod tests {
     proptest! {
         /// A table and a model of it: the keys of regions, in the order of registration.
         #[test]
-        fn every_region_is_found_and_no_other(steps in prop::collection::vec((any::<bool>(), any::<prop::sample::Index>()), 0..300)) {
+        fn every_region_is_found_and_no_other(
+            steps in prop::collection::vec((any::<bool>(), any::<prop::sample::Index>()), 0..300),
+        ) {
             const REGIONS_MAX: usize = 40;
             let mut view = MemoryView::alone(REGIONS_MAX);
             let mut random = Random::new([4; 32]);
@@ -436,7 +439,9 @@ mod tests {
             for (is_register, which) in steps {
                 if is_register || live.is_empty() {
                     let memory = Memory::phantom(8);
-                    let registered = view.with_table(|table| table.register(|| random.bits(), PdId(1), memory, 0, Access::NONE));
+                    let draw = || random.bits();
+                    let registered =
+                        view.with_table(|table| table.register(draw, PdId(1), memory, 0, Access::NONE));
                     prop_assert_eq!(registered.is_ok(), live.len() < REGIONS_MAX);
                     live.extend(registered.map(|(lkey, _)| lkey));
                 } else {

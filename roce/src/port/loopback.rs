@@ -65,8 +65,8 @@ impl Loopback {
 /// One port of a [`Loopback::pair`].
 pub struct LoopbackPort {
     caps: PortCaps,
-    /// The buffers of this port: from index `next` on, modulo the length, first those not reserved (free, on the wire, or
-    /// owned by the receiver), then the `reserved` buffers.
+    /// The buffers of this port: from index `next` on, modulo the length, first those not reserved (free, on the wire,
+    /// or owned by the receiver), then the `reserved` buffers.
     buffers: Box<[Arc<Buffer>]>,
     next: usize,
     reserved: usize,
@@ -88,8 +88,8 @@ impl LoopbackPort {
         }
     }
 
-    /// Moves a free buffer to index `next`; returns false if none of the first `SEARCH_MAX` buffers that are not reserved
-    /// is free.
+    /// Moves a free buffer to index `next`. Returns false if none of the first `SEARCH_MAX` buffers that are not
+    /// reserved is free.
     #[inline]
     fn find_free(&mut self) -> bool {
         let is_free = |buffer: &Arc<Buffer>| Arc::strong_count(buffer) == 1;

@@ -1,10 +1,10 @@
 //! Completion queues. Several engines can write completions to one queue, each to a ring of its own.
 //!
 //! ```text
-//!   engine A: CompletionQueue --ring--\\
-//!   engine B: CompletionQueue --ring---> CqPoller       application
-//!                     |                     |
-//!                     '---> SharedCq <------'           armed: kind of completion that notifies
+//!   engine A: CompletionQueue --ring--+
+//!   engine B: CompletionQueue --ring--+--> CqPoller     application
+//!                     |                       |
+//!                     +-----> SharedCq <------+         armed: kind of completion that notifies
 //! ```
 
 use std::sync::{Arc, PoisonError};
@@ -96,7 +96,7 @@ pub struct CqPoller {
     shared: Arc<SharedCq>,
     /// One ring for each engine that writes to the queue.
     rings: Vec<Consumer<Cqe>>,
-    /// Index of the ring polled next. The rings take turns, so that no engine's completions wait for ever.
+    /// Index of the ring polled last. The rings are polled in turn, so that no engine's completions wait for ever.
     turn: usize,
 }
 
