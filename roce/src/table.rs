@@ -1,5 +1,5 @@
-//! Tables of objects with unpredictable numbers: queue pairs, memory regions, protection domains, completion queues,
-//! shared receive queues.
+//! Tables of objects with unpredictable numbers: queue pairs, protection domains, completion queues, shared receive
+//! queues. Memory regions have a table of their own (`mem/table`).
 //!
 //! ```text
 //!   number, all bits random --its low bits--> index: | number, slot | .. | number, GONE | ..
@@ -13,8 +13,7 @@
 //! so most lookups end at the first entry.
 //!
 //! A freed number is in quarantine until [`QUARANTINE_NUMBERS`] further numbers were freed: its index entry has `GONE`
-//! in place of a slot. Otherwise a delayed packet, or a request with a deregistered R_Key, could access a later object
-//! of the same number.
+//! in place of a slot. Otherwise a delayed packet could access a later object of the same number.
 
 use std::collections::VecDeque;
 

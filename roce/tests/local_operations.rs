@@ -3,15 +3,16 @@
 
 mod common;
 
-use common::{End, pair, ports, settle, uc_pair_over};
+use common::{End, conn, pair, pair_over, ports, settle, uc_pair_over};
 use proptest::prelude::*;
 use roce::engine::Event;
 use roce::engine::limits::TX_BUDGET_PKTS;
 use roce::id::RKey;
 use roce::mem::{Access, Memory};
 use roce::port::Port;
-use roce::qp::{PathMtu, QpAttr, QpState};
+use roce::qp::{ConnAttr, PathMtu, QpAttr, QpState};
 use roce::queue::{PostError, SendData, SendFlags, SendOp, SendRequest, Sge, WcOpcode, WcStatus};
+use roce::recovery::RecoveryScheme;
 use roce::start;
 
 const OK: WcStatus = WcStatus::Success;
@@ -239,6 +240,12 @@ fn kinds() -> impl Strategy<Value = Kind> {
     ]
 }
 
+const SCHEMES: [RecoveryScheme; 3] = [
+    RecoveryScheme::GoBackN,
+    RecoveryScheme::ImprovedGoBackN,
+    RecoveryScheme::SelectiveRepeat { window_pkts: 64 },
+];
+
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(200))]
 
@@ -247,8 +254,11 @@ proptest! {
     fn all_complete_in_order_behind_losses(
         kinds in proptest::collection::vec((kinds(), any::<bool>()), 1..40),
         lost in proptest::collection::vec((any::<bool>(), any::<bool>()), 0..4),
+        recovery in prop::sample::select(SCHEMES.to_vec()),
     ) {
-        let (mut a, mut b) = pair(PathMtu::Mtu1024, 8192, true);
+        let (port_a, port_b) = ports();
+        let conn = ConnAttr { recovery, ..conn(PathMtu::Mtu1024) };
+        let (mut a, mut b) = pair_over(port_a, port_b, 8192, true, &conn);
         let (remote_addr, rkey, own) = (b.memory.addr(), b.rkey, register(&mut a).1);
         let mut nanos = 0;
         let mut lost = lost.into_iter();
@@ -284,6 +294,7 @@ proptest! {
             nanos = deadline.max(nanos + 1);
         }
         prop_assert_eq!(completed, (0..kinds.len() as u64).map(|wr_id| (wr_id, OK)).collect::<Vec<_>>());
-        prop_assert_eq!(a.engine.counters().rdma_sends, kinds.iter().filter(|(kind, _)| matches!(kind, Kind::Write { .. })).count() as u64);
+        let writes = kinds.iter().filter(|(kind, _)| matches!(kind, Kind::Write { .. })).count();
+        prop_assert_eq!(a.engine.counters().rdma_sends, writes as u64);
     }
 }

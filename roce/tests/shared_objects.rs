@@ -3,6 +3,9 @@
 mod common;
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::mpsc;
+use std::thread;
+use std::time::Duration;
 
 use common::{End, conn, connect_qp, pair_of_device, pair_over, ports, post_send, settle};
 use roce::engine::limits::DeviceLimits;
@@ -113,6 +116,38 @@ fn a_region_can_be_deregistered_after_a_panic_in_a_poll() {
     assert!(catch_unwind(AssertUnwindSafe(|| a.engine.poll(Instant::ZERO))).is_err());
     a.engine.abandon_poll();
     a.engine.objects().deregister(a.lkey).unwrap();
+}
+
+/// The thread that registers replaces the table of regions, for which it waits for the engine, and has the lock of the
+/// shared objects.
+#[test]
+fn an_engine_is_dropped_after_a_panic_in_a_poll_while_a_thread_registers() {
+    const REGIONS: u32 = 1000;
+    let (port_a, port_b) = ports();
+    let port_a = Faulty { port: port_a, panics: false };
+    let (mut a, b) = pair_over(port_a, port_b, 4096, true, &conn(PathMtu::Mtu1024));
+    a.engine.port_mut().panics = true;
+    let sge = a.sge(0, BYTES);
+    a.post(1, write_to(&b), sge);
+    assert!(catch_unwind(AssertUnwindSafe(|| a.engine.poll(Instant::ZERO))).is_err());
+    let (objects, pd) = (a.engine.objects().clone(), a.pd);
+    let (progress, registered) = mpsc::channel();
+    let registering = thread::spawn(move || {
+        for number in 0..REGIONS {
+            objects.register(pd, Memory::phantom(8), 0, Access::NONE).unwrap();
+            progress.send(number).unwrap();
+        }
+    });
+    let wait = Duration::from_millis(500);
+    while registered.recv_timeout(wait).is_ok() {}
+    assert!(!registering.is_finished(), "the thread waits for the engine");
+    let (dropped, is_dropped) = mpsc::channel();
+    thread::spawn(move || {
+        drop(a.engine);
+        dropped.send(()).unwrap();
+    });
+    is_dropped.recv_timeout(Duration::from_secs(60)).expect("the engine is dropped");
+    registering.join().unwrap();
 }
 
 #[test]

@@ -1,6 +1,6 @@
 //! Address handles (IBA 11.2.2): the header fields and the expected source of packets that all queue pairs with one
-//! address vector share. A neighbour that changes its MAC changes the address handles of this neighbour, and no queue
-//! pair.
+//! address vector share. If a neighbour changes its MAC, the engine updates the address handles of this neighbour, and
+//! no queue pair.
 //!
 //! ```text
 //!   queue pair: dest QPN, UDP source ports, IP identification, AddressHandleId --+
@@ -109,8 +109,8 @@ impl AddressHandles {
         AddressHandles { max_len, slots: Vec::new(), free: Vec::new(), ids: BTreeMap::new() }
     }
 
-    /// Adds a user to the address handle with the key of `new`, and leaves its MAC unchanged. If no address handle has
-    /// this key, inserts `new`.
+    /// Adds a user to the address handle with the key of `new`. This address handle keeps its MAC. If no address handle
+    /// has this key, inserts `new`.
     pub(super) fn acquire(&mut self, new: AddressHandle) -> AddressHandleId {
         if let Some(id) = self.ids.get(&new.key).copied()
             && let Some(handle) = self.slot_mut(id)
@@ -140,7 +140,8 @@ impl AddressHandles {
         }
     }
 
-    /// Moves a user of `id` to the address handle that has traffic class `traffic_class`, and is equal otherwise.
+    /// Moves a user of `id` to the address handle whose key has traffic class `traffic_class`, and is otherwise that of
+    /// `id`. Returns this address handle.
     pub(super) fn with_traffic_class(&mut self, id: AddressHandleId, traffic_class: u8) -> AddressHandleId {
         let Some(mut handle) =
             self.get(id).filter(|handle| handle.key.traffic_class != traffic_class).cloned()
@@ -264,7 +265,9 @@ mod tests {
                 }
                 let keys: std::collections::BTreeSet<AddressKey> = users.iter().map(|(key, _)| *key).collect();
                 most = keys.len().max(most);
-                let in_use = (0..handles.slots_len()).filter(|at| handles.get_mut(AddressHandleId::new(*at)).is_some()).count();
+                let in_use = (0..handles.slots_len())
+                    .filter(|at| handles.get_mut(AddressHandleId::new(*at)).is_some())
+                    .count();
                 prop_assert_eq!((in_use, handles.ids.len()), (keys.len(), keys.len()));
                 prop_assert!(handles.slots_len() <= most, "freed slots are used again");
                 for (key, id) in &users {

@@ -163,7 +163,8 @@ enum Outgoing {
 ///
 /// The application's ends of the queues are not part of the engine: other threads may use
 /// [`SendPoster`](crate::queue::SendPoster), [`RecvPoster`](crate::queue::RecvPoster),
-/// [`CqPoller`](crate::queue::CqPoller) and [`CqNotifier`](crate::queue::CqNotifier) during any call. Memory regions are accessed during `poll` and `push` only.
+/// [`CqPoller`](crate::queue::CqPoller) and [`CqNotifier`](crate::queue::CqNotifier) during any call. Memory regions
+/// are accessed during `poll` and `push` only.
 ///
 /// # Time
 /// `now` comes from one clock of any origin, and must not decrease from call to call. A call without `now` uses the
@@ -324,7 +325,7 @@ impl<P: Port> Engine<P> {
     /// Creates a device of one engine over `port`. Returns an error if an address of the configuration is not valid for
     /// a port.
     pub fn new(port: P, config: EngineConfig) -> Result<Self, GidError> {
-        // The keys of the objects must not tell the QPNs and PSNs that the engine draws, so the generators differ.
+        // Keys are drawn from another generator than QPNs and PSNs, so that a key does not reveal QPNs and PSNs.
         let mut random = Random::new(config.seed);
         let mut seed = [0; 32];
         seed.chunks_mut(4).for_each(|bytes| bytes.copy_from_slice(&random.bits().to_be_bytes()));
@@ -408,8 +409,8 @@ impl<P: Port> Engine<P> {
         self.collect_events();
     }
 
-    /// Ends a poll that a panic interrupted. Otherwise [`SharedObjects::deregister`] would wait for the end of this
-    /// poll for ever.
+    /// Ends a poll that a panic interrupted. Otherwise [`SharedObjects::register`] and [`SharedObjects::deregister`]
+    /// could wait for ever for the end of this poll.
     pub fn abandon_poll(&mut self) {
         self.memory.leave();
     }
@@ -574,7 +575,7 @@ impl<P: Port> Engine<P> {
     }
 
     fn collect_events(&mut self) {
-        // `take_notified` precedes `take_overflowed`, because it finds overflows of the rings of other engines.
+        // `take_notified` precedes `take_overflowed`, because `take_notified` finds overflows of other engines' rings.
         while let Some(cq) = self.cqs.take_notified() {
             self.events.push_back(Event::Completion(cq));
         }
@@ -588,6 +589,9 @@ impl<P: Port> Engine<P> {
 impl<P: Port> Drop for Engine<P> {
     /// Ends the use of the shared objects by the queue pairs and shared receive queues of this engine.
     fn drop(&mut self) {
+        // A panic may have interrupted a poll. A thread that registers a region may wait for the end of this poll, and
+        // has the lock that `release_pd` needs.
+        self.memory.leave();
         for (_, qp) in self.qps.iter() {
             self.objects.release_pd(qp.init.pd);
             self.objects.release_cqs([qp.init.send_cq, qp.init.recv_cq]);

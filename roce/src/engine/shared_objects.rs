@@ -113,7 +113,7 @@ impl SharedObjects {
     }
 
     /// Registers `memory` as a memory region. `addr` is the address of the first byte of the region in work requests
-    /// and in requests of peers.
+    /// and in requests of peers. Some calls wait until each engine that is in a poll has ended this poll.
     pub fn register(
         &self,
         pd: PdId,

@@ -8,7 +8,8 @@
 //!
 //! `enter` stores the count and then adds 1 to `order`; `wait` adds 1 to `order` and then loads the count. The two
 //! additions are atomic operations on one variable, so one is first. If that of `wait` is first, that of `enter`
-//! synchronizes with it, and the engine loads the null pointer. If that of `enter` is first, `wait` loads an odd count.
+//! synchronizes with it, and the engine loads the null pointer. If that of `enter` is first, `wait` loads the odd count
+//! that `enter` stored, or a later count.
 
 use std::sync::{Arc, PoisonError};
 
@@ -25,7 +26,7 @@ pub(super) struct Epoch {
 }
 
 impl Epoch {
-    /// Counts a further change. A load and a store suffice, because only one thread at a time calls this function.
+    /// Increments `count`. A load and a store suffice, because one thread at a time calls this function.
     fn count(&self) {
         self.count.store(self.count.load(Ordering::Relaxed) + 1, Ordering::Release);
     }

@@ -63,3 +63,20 @@ fn a_region_is_found_while_the_table_is_replaced() {
         assert!(later.iter().all(|lkey| is_open(&view, *lkey)));
     });
 }
+
+/// Keys 1 and 5 have the same low bits: while key 1 is inserted, a search for key 5 ends at the place of key 1.
+#[test]
+fn a_key_does_not_open_the_region_that_is_registered_in_its_place() {
+    loom::model(|| {
+        let table = Arc::new(MemoryTable::new(1));
+        let mut view = MemoryView::new(table.clone());
+        let engine = thread::spawn(move || {
+            view.enter();
+            assert!(!is_open(&view, LKey(5)));
+            assert!(!is_open(&view, LKey(0)));
+            view.leave();
+        });
+        register(&table, 1);
+        engine.join().unwrap();
+    });
+}

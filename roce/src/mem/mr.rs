@@ -4,7 +4,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 
 use super::copy::{Memory, Span};
 
-/// Number of a protection domain in its engine; never sent on the wire.
+/// Number of a protection domain in its device; never sent on the wire.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct PdId(pub u32);
 

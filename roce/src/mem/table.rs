@@ -5,8 +5,8 @@
 //! ```
 //!
 //! An engine looks a region up in its [`MemoryView`], without a lock and without a write. The places are an
-//! open-addressing hash table of a fixed size; a larger table replaces it when half of the places are used. Replaced
-//! tables and deregistered regions are freed when no engine uses them (`epoch`).
+//! open-addressing hash table of a fixed size. If a further key would use more than half of the places, a new table
+//! replaces the table. Replaced tables and deregistered regions are freed when no engine uses them (`epoch`).
 //!
 //! The place of a deregistered region keeps its key, with null in place of the region, so that the key is in
 //! quarantine: it is not allocated again before [`QUARANTINE_NUMBERS`] further regions were deregistered. Otherwise a
@@ -50,16 +50,20 @@ impl Places {
         Places((0..len.max(PLACES_MIN).next_power_of_two()).map(|_| empty()).collect())
     }
 
-    /// Returns the place of `key`; if no place has this key, the empty place at which the search ended.
+    /// Returns the place of `key`. If no place has this key, returns as an error the empty place at which the search
+    /// ended: another thread may be writing a region with a different key to this place. Key 0 is not found.
     #[inline]
-    fn find(&self, key: u32) -> &Place {
+    fn find(&self, key: u32) -> Result<&Place, &Place> {
         let mask = self.0.len() - 1;
         let mut at = key as usize;
         loop {
             let place = &self.0[at & mask];
             let found = place.key.load(Ordering::Acquire);
-            if found == key || found == 0 {
-                return place;
+            if found == 0 {
+                return Err(place);
+            }
+            if found == key {
+                return Ok(place);
             }
             at += 1;
         }
@@ -67,7 +71,7 @@ impl Places {
 
     /// Writes `region` and then `key` to the empty place of `key`.
     fn insert(&self, key: u32, region: *mut MemoryRegion) {
-        let place = self.find(key);
+        let (Ok(place) | Err(place)) = self.find(key);
         place.region.store(region, Ordering::Relaxed);
         place.key.store(key, Ordering::Release);
     }
@@ -130,7 +134,7 @@ impl MemoryTable {
         // Most numbers are free, so the loop ends after a few draws.
         let key = loop {
             let drawn = draw();
-            if drawn != 0 && places.find(drawn).key.load(Ordering::Relaxed) == 0 {
+            if drawn != 0 && places.find(drawn).is_err() {
                 break drawn;
             }
         };
@@ -140,8 +144,8 @@ impl MemoryTable {
         Ok((LKey(key), RKey(key)))
     }
 
-    /// Makes room for one further key. If half of the places would be used, replaces the table by one without the keys
-    /// whose quarantine has ended.
+    /// Makes room for one further key. If this key would use more than half of the places, replaces the table by
+    /// a table without the keys whose quarantine has ended.
     fn reserve(&self, control: &mut Control) {
         let old = self.places(control);
         if 2 * (control.used_places + 1) <= old.0.len() {
@@ -168,7 +172,7 @@ impl MemoryTable {
     /// domain of the region; `None` if no region has this key.
     pub(crate) fn deregister(&self, lkey: LKey) -> Option<PdId> {
         let mut control = self.control();
-        let place = self.places(&control).find(lkey.0);
+        let place = self.places(&control).find(lkey.0).ok()?;
         let region = NonNull::new(place.region.swap(ptr::null_mut(), Ordering::AcqRel))?;
         control.regions -= 1;
         control.quarantine.push_back(lkey.0);
@@ -239,7 +243,7 @@ impl MemoryView {
         // SAFETY: inside the epoch, neither the places nor a region found there is freed before `leave`, which needs a
         // mutable borrow of the view.
         let places = unsafe { self.places?.as_ref() };
-        let region = places.find(key).region.load(Ordering::Acquire);
+        let region = places.find(key).ok()?.region.load(Ordering::Acquire);
         // SAFETY: as above.
         unsafe { region.as_ref() }
     }
@@ -278,7 +282,8 @@ impl MemoryView {
     }
 
     /// Invalidates both keys of the region with key `rkey`, which must be of `pd` (IBA 10.6.5). Until the region is
-    /// deregistered, no access to its bytes is permitted. The invalidation of an invalid region has no effect.
+    /// deregistered, no access to its bytes is permitted. Another engine of the device may still complete a copy
+    /// that it has started. The invalidation of an invalid region has no effect.
     pub(crate) fn invalidate(&self, pd: PdId, rkey: RKey) -> Result<(), MemoryError> {
         let region = self.region(rkey.0).ok_or(MemoryError::UnknownKey)?;
         if region.pd() != pd {
@@ -411,8 +416,7 @@ mod tests {
         let places = table.places(&control);
         assert!(places.0.len() <= 4 * PLACES_PER_KEY * QUARANTINE_NUMBERS, "{} places", places.0.len());
         assert!(control.quarantine.iter().all(|key| {
-            let place = places.find(*key);
-            place.key.load(Ordering::Relaxed) == *key && place.region.load(Ordering::Relaxed).is_null()
+            places.find(*key).is_ok_and(|place| place.region.load(Ordering::Relaxed).is_null())
         }));
         drop(control);
         let mut view = MemoryView::new(Arc::new(table));
@@ -425,7 +429,9 @@ mod tests {
     proptest! {
         /// A table and a model of it: the keys of regions, in the order of registration.
         #[test]
-        fn every_region_is_found_and_no_other(steps in prop::collection::vec((any::<bool>(), any::<prop::sample::Index>()), 0..300)) {
+        fn every_region_is_found_and_no_other(
+            steps in prop::collection::vec((any::<bool>(), any::<prop::sample::Index>()), 0..300),
+        ) {
             const REGIONS_MAX: usize = 40;
             let mut view = MemoryView::alone(REGIONS_MAX);
             let mut random = Random::new([4; 32]);
@@ -433,7 +439,9 @@ mod tests {
             for (is_register, which) in steps {
                 if is_register || live.is_empty() {
                     let memory = Memory::phantom(8);
-                    let registered = view.with_table(|table| table.register(|| random.bits(), PdId(1), memory, 0, Access::NONE));
+                    let draw = || random.bits();
+                    let registered =
+                        view.with_table(|table| table.register(draw, PdId(1), memory, 0, Access::NONE));
                     prop_assert_eq!(registered.is_ok(), live.len() < REGIONS_MAX);
                     live.extend(registered.map(|(lkey, _)| lkey));
                 } else {

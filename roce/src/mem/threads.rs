@@ -20,8 +20,8 @@ impl Drop for EndOnDrop {
     }
 }
 
-/// One thread copies to the region whose key it is told, the other registers and deregisters a region in each round.
-/// After deregistration the bytes are the application's.
+/// One thread copies to the region whose key the other thread has stored in `key`. The other thread registers and
+/// deregisters a region in each round. After the deregistration only the application accesses the bytes.
 #[test]
 fn two_threads_copy_and_deregister() {
     let table = Arc::new(MemoryTable::new(2));

@@ -65,8 +65,8 @@ impl Loopback {
 /// One port of a [`Loopback::pair`].
 pub struct LoopbackPort {
     caps: PortCaps,
-    /// The buffers of this port: from index `next` on, modulo the length, first those not reserved (free, on the wire, or
-    /// owned by the receiver), then the `reserved` buffers.
+    /// The buffers of this port: from index `next` on, modulo the length, first those not reserved (free, on the wire,
+    /// or owned by the receiver), then the `reserved` buffers.
     buffers: Box<[Arc<Buffer>]>,
     next: usize,
     reserved: usize,
@@ -88,8 +88,8 @@ impl LoopbackPort {
         }
     }
 
-    /// Moves a free buffer to index `next`; returns false if none of the first `SEARCH_MAX` buffers that are not reserved
-    /// is free.
+    /// Moves a free buffer to index `next`. Returns false if none of the first `SEARCH_MAX` buffers that are not
+    /// reserved is free.
     #[inline]
     fn find_free(&mut self) -> bool {
         let is_free = |buffer: &Arc<Buffer>| Arc::strong_count(buffer) == 1;
@@ -99,6 +99,10 @@ impl LoopbackPort {
         let ahead = (self.buffers.len() - self.reserved).min(SEARCH_MAX);
         let mut places = (self.next..self.next + ahead).map(|place| place % self.buffers.len());
         let Some(found) = places.find(|place| self.buffers.get(*place).is_some_and(is_free)) else {
+            // The next search checks other buffers. Reserved buffers must stay directly before `next`.
+            if self.reserved == 0 {
+                self.next = (self.next + ahead) % self.buffers.len().max(1);
+            }
             return false;
         };
         self.buffers.swap(self.next, found);
@@ -212,6 +216,16 @@ mod tests {
             a.tx_flush();
             assert_eq!(receive(&mut b, 1000), vec![vec![round]; 100]);
         }
+    }
+
+    #[test]
+    fn a_free_buffer_is_found_behind_many_frames_that_the_receiver_holds() {
+        let (mut a, mut b) = Loopback::pair(CAPS, CAPS, SEARCH_MAX + 2);
+        (0..SEARCH_MAX + 2).for_each(|_| assert!(send(&mut a, b"1")));
+        let mut held = Vec::new();
+        b.rx_burst(&mut held, SEARCH_MAX + 2);
+        held.truncate(SEARCH_MAX);
+        assert!((0..2).any(|_| send(&mut a, b"2")));
     }
 
     #[test]

@@ -47,13 +47,13 @@ pub enum Payload {
 pub const PHANTOM_ICRC: u32 = 0;
 
 /// The data path of an Ethernet port: receives and sends bursts of whole frames, without FCS. On a device with several
-/// queues, an implementation is one receive queue and one transmit queue of the device, or several that one engine
-/// polls in turn. Each engine has a `Port` of its own.
+/// queues, a `Port` has one or more receive queues, from which it receives in turn, and sends on one transmit queue.
+/// Each engine has a `Port` of its own.
 ///
 /// Contract:
-/// * One thread at a time calls methods of the port, which `&mut self` ensures. The port of a device whose engine
-///   several threads drive in turn is `Send`; a port of one thread, such as a simulated port, need not be. No method
-///   blocks.
+/// * One thread at a time calls methods of the port, which `&mut self` ensures. If several threads
+///   drive an engine in turn, its port must be `Send`; a port of one thread, such as a simulated port, need not be. No
+///   method blocks.
 /// * A received frame is one contiguous run of bytes, and belongs to the caller until the caller drops the frame.
 /// * The next `tx_flush` sends every buffer that `tx_reserve` has returned, in order. A reservation cannot be
 ///   cancelled, so the caller must fill every reserved buffer completely. The initial contents of a buffer are

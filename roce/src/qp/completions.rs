@@ -19,7 +19,7 @@ impl SendCompletions<'_> {
     #[inline]
     pub(crate) fn complete_before(&mut self, outstanding: &mut Outstanding, una: Psn) {
         while let Some(span) = outstanding.oldest() {
-            // `una` is never below the first PSN of the oldest work request, so it is one of these PSNs or above them.
+            // `una` is never below the first PSN of the oldest work request, so `una` is in `span` or above `span`.
             debug_assert!(una.offset_from(span.first).is_none_or(|offset| offset >= 0));
             if una.index_in(span.first, span.packets).is_some() {
                 return;

@@ -6,9 +6,9 @@ use super::outstanding::{Outstanding, Place};
 use crate::port::Port;
 use crate::queue::{SendOp, WcStatus};
 
-/// Executes the next work request, if this work request is a local operation that may start, and returns its position.
-/// Returns the error status if the local operation fails. `is_una_end`: una is the end of the assigned PSNs, so that all
-/// earlier work requests have completed or complete at the end of this poll.
+/// If the next work request is a local operation that may start, executes this local operation and returns its
+/// position. If the local operation fails, returns the error status. `is_una_end`: una is the end of the assigned PSNs,
+/// so all earlier work requests have completed, or complete in this poll.
 #[cold]
 #[inline(never)]
 pub(crate) fn start_local<P: Port>(

@@ -72,8 +72,8 @@ pub(crate) fn send_segment<P: Port>(
     Ok(())
 }
 
-/// Copies bytes of a list of several entries, which was checked just before, to `out`. Not inlined, so that the code for
-/// one entry stays short.
+/// Copies bytes of a list of several entries, which was checked just before, to `out`. Not inlined, so that the code
+/// for one entry stays short.
 #[inline(never)]
 #[expect(clippy::expect_used, reason = "internal: the list was checked just before")]
 fn gather(lists: &mut Lists<'_>, list: &SgList, offset: u32, out: &mut [u8]) {

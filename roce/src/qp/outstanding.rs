@@ -48,10 +48,11 @@ struct Assignment {
     receives_before: u32,
 }
 
-/// Send work requests not yet completed: first the work requests with PSNs, then the posted work requests without PSNs.
+/// Send work requests not yet completed: first the assigned work requests, then the posted work requests that are not
+/// yet assigned.
 pub(crate) struct Outstanding {
     queue: SendQueue,
-    /// One entry for each work request with PSNs, indexed by its position in the send queue, modulo 2^32. The array
+    /// One entry for each assigned work request, indexed by its position in the send queue, modulo 2^32. The array
     /// is short at first, so that an idle queue pair takes little memory, and doubles when all entries are in use.
     assignments: CircularArray<Assignment>,
     /// Position of the oldest work request in the send queue, modulo 2^32; incremented when a work request completes.
@@ -86,7 +87,8 @@ impl Outstanding {
         }
     }
 
-    /// Sets the first PSN, and the maximum number of responses of one READ request. No work request may have PSNs yet.
+    /// Sets the first PSN, and the maximum number of responses of one READ request. No work request may be
+    /// assigned yet.
     pub(crate) fn start(&mut self, first: Psn, read_pkts_max: u32) {
         debug_assert_eq!(self.assigned, 0);
         self.end = first;
@@ -140,7 +142,7 @@ impl Outstanding {
         self.end
     }
 
-    /// Returns the number of work requests with PSNs.
+    /// Returns the number of assigned work requests: work requests with PSNs, and executed local operations.
     #[inline]
     pub(crate) fn assigned(&self) -> u32 {
         self.assigned
@@ -243,14 +245,14 @@ impl Outstanding {
         Some(Place { index, packet, span })
     }
 
-    /// Returns an outstanding work request with PSNs; index 0: the oldest.
+    /// Returns an assigned work request; index 0: the oldest.
     #[inline]
     pub(crate) fn wqe(&self, index: u32) -> Option<&SendWqe> {
         self.queue.seen(index)
     }
 
     /// Returns the recv WQE sequence number of the work request `index` positions after the oldest: the number of the
-    /// peer's receives that earlier messages consume, modulo 2^32. The work request must have PSNs.
+    /// peer's receives that earlier messages consume, modulo 2^32. The work request must be assigned.
     #[inline]
     pub(crate) fn receives_before(&self, index: u32) -> u32 {
         self.assignments.at(self.position.wrapping_add(index)).receives_before
@@ -275,7 +277,7 @@ impl Outstanding {
         self.position.wrapping_add(index)
     }
 
-    /// Removes and returns the oldest work request, with or without PSNs.
+    /// Removes and returns the oldest work request, assigned or not.
     pub(crate) fn pop(&mut self) -> Option<SendWqe> {
         let Some(span) = self.oldest() else {
             let wqe = self.queue.release_oldest()?;

@@ -105,7 +105,8 @@ const READ_RESPONSE: Opcodes = Opcodes {
 };
 
 /// Returns packet `index` of a message of `len_bytes`; for a READ, the READ request for the responses from `index` on.
-/// `index` must be below the number of packets of the message, and `op` must not be a local operation. If `is_numbered`, SENDs have a RecvETH.
+/// `index` must be below the number of packets of the message, and `op` must not be a local operation. If
+/// `is_numbered` is true, SENDs have a RecvETH.
 #[inline]
 pub fn segment(op: &SendOp, len_bytes: u32, index: u32, mtu_bytes: u32, is_numbered: bool) -> Segment {
     let offset = index * mtu_bytes;

@@ -1,10 +1,10 @@
 //! Completion queues. Several engines can write completions to one queue, each to a ring of its own.
 //!
 //! ```text
-//!   engine A: CompletionQueue --ring--\\
-//!   engine B: CompletionQueue --ring---> CqPoller       application
-//!                     |                     |
-//!                     '---> SharedCq <------'           armed: kind of completion that notifies
+//!   engine A: CompletionQueue --ring--+
+//!   engine B: CompletionQueue --ring--+--> CqPoller     application
+//!                     |                       |
+//!                     +-----> SharedCq <------+         armed: kind of completion that notifies
 //! ```
 
 use std::sync::{Arc, PoisonError};
@@ -96,7 +96,7 @@ pub struct CqPoller {
     shared: Arc<SharedCq>,
     /// One ring for each engine that writes to the queue.
     rings: Vec<Consumer<Cqe>>,
-    /// Index of the ring polled next. The rings take turns, so that no engine's completions wait for ever.
+    /// Index of the ring polled last. The rings are polled in turn, so that no engine's completions wait for ever.
     turn: usize,
 }
 
@@ -104,8 +104,10 @@ impl CqPoller {
     /// Removes and returns a completion: the oldest of one engine.
     #[inline]
     pub fn pop(&mut self) -> Option<Cqe> {
+        // Only completions that an earlier call has seen, so that a further ring is found although this ring is never
+        // empty.
         if let [ring] = self.rings.as_mut_slice()
-            && let Some(cqe) = ring.pop()
+            && let Some(cqe) = ring.pop_seen()
         {
             return Some(cqe);
         }
@@ -135,6 +137,10 @@ impl CqPoller {
         for _ in 0..self.rings.len() {
             let Some(ring) = self.next_ring() else { break };
             count += ring.pop_into(out, max - count);
+            // Otherwise, with two rings, each call would start at the same ring.
+            if count == max {
+                break;
+            }
         }
         count
     }
@@ -263,8 +269,12 @@ impl CqTable {
         if let Some(index) = self.queues.iter().position(known) {
             return CqSlot(index);
         }
-        for queue in &mut self.queues {
-            queue.take_if(|queue| queue.shared.is_destroyed.load(Ordering::Relaxed));
+        for (index, queue) in self.queues.iter_mut().enumerate() {
+            if queue.take_if(|queue| queue.shared.is_destroyed.load(Ordering::Relaxed)).is_some() {
+                // Otherwise events of the destroyed queue would be reported for the next queue with this index.
+                self.written.retain(|slot| slot.0 != index);
+                self.overflowed.retain(|slot| slot.0 != index);
+            }
         }
         let index = self.queues.iter().position(Option::is_none).unwrap_or(self.queues.len());
         if index == self.queues.len() {
@@ -413,6 +423,50 @@ mod tests {
         engines[0].write(slots[0], cqe(1, WcStatus::Success), false);
         engines[1].write(slots[1], cqe(11, WcStatus::Success), false);
         assert_eq!((poller.pop_into(&mut out, 1), poller.pop_into(&mut out, 8), poller.pop()), (1, 1, None));
+    }
+
+    /// Calls `poll` while each of two engines writes a completion per call. The first engine writes before the second
+    /// engine has a ring.
+    fn check_turns(mut poll: impl FnMut(&mut CqPoller) -> Option<Cqe>) {
+        const CALLS: u64 = 8;
+        let (shared, mut poller) = SharedCq::new(CqId(1), 2 * CALLS as u32);
+        let mut engines = [CqTable::new(), CqTable::new()];
+        let mut write = |engine: u64| {
+            let cqs = &mut engines[engine as usize];
+            let slot = cqs.attach(&shared);
+            cqs.write(slot, cqe(engine, WcStatus::Success), false);
+        };
+        write(0);
+        assert_eq!(poll(&mut poller).map(|cqe| cqe.wr_id), Some(0));
+        let mut polled = [0; 2];
+        for _ in 0..CALLS {
+            (0..2).for_each(&mut write);
+            polled[poll(&mut poller).unwrap().wr_id as usize] += 1;
+        }
+        assert_eq!(polled, [CALLS / 2; 2]);
+    }
+
+    #[test]
+    fn no_engine_waits_while_the_ring_of_another_is_never_empty() {
+        check_turns(CqPoller::pop);
+        check_turns(|poller| {
+            let mut out = Vec::new();
+            assert_eq!(poller.pop_into(&mut out, 1), 1);
+            out.pop()
+        });
+    }
+
+    #[test]
+    fn a_queue_is_not_reported_for_a_destroyed_queue() {
+        let mut cqs = CqTable::new();
+        let (first, _poller) = SharedCq::new(CqId(1), 1);
+        let slot = cqs.attach(&first);
+        (0..2).for_each(|n| cqs.write(slot, cqe(n, WcStatus::Success), false));
+        first.destroy();
+        let (second, poller) = SharedCq::new(CqId(2), 1);
+        poller.notifier().request(Notify::Any);
+        assert_eq!(cqs.attach(&second), slot, "the slot is used again");
+        assert_eq!((cqs.take_notified(), cqs.take_overflowed()), (None, None));
     }
 
     #[test]

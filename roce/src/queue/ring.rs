@@ -244,7 +244,8 @@ impl<T: Copy + Send> Consumer<T> {
         if self.tail_seen.wrapping_sub(self.head) <= index && self.len() <= index {
             return None;
         }
-        // SAFETY: fewer than `index` + 1 elements are published only if both comparisons hold.
+        // SAFETY: `index` is below the number of published elements that the consumer has seen: below the number seen
+        // before this call, or below that which `len` has just returned.
         Some(unsafe { self.element(index) })
     }
 
@@ -256,7 +257,10 @@ impl<T: Copy + Send> Consumer<T> {
         (index < self.tail_seen.wrapping_sub(self.head)).then(|| unsafe { self.element(index) })
     }
 
-    /// Returns the element at `index`, which must be below `tail_seen` - `head`.
+    /// Returns the element at `index`.
+    ///
+    /// # Safety
+    /// `index` must be below `tail_seen` - `head`, modulo 2^32.
     #[inline]
     unsafe fn element(&self, index: u32) -> &T {
         let cell = cell(&self.cells, self.head.wrapping_add(index));
@@ -286,6 +290,14 @@ impl<T: Copy + Send> Consumer<T> {
         }
         self.release(count as u32);
         count
+    }
+
+    /// Removes and returns the oldest element; `None` if no earlier call has found this element published.
+    #[inline]
+    pub(super) fn pop_seen(&mut self) -> Option<T> {
+        let value = *self.seen(0)?;
+        self.release(1);
+        Some(value)
     }
 
     /// Removes and returns the oldest element.

@@ -377,7 +377,7 @@ impl AddressTemplate {
         self.header_len = self.bytes.len() - unused;
     }
 
-    /// As [`HeaderTemplate::frame_len`].
+    /// Returns what [`HeaderTemplate::frame_len`] returns.
     #[inline]
     pub(crate) const fn frame_len(&self, ext_len: usize, payload_len: usize) -> usize {
         self.header_len + ext_len + payload_len.next_multiple_of(4) + ICRC_LEN
@@ -407,7 +407,7 @@ impl AddressTemplate {
         }
     }
 
-    /// As [`HeaderTemplate::write`], to the queue pair of `qp`.
+    /// Writes the headers of a packet to the queue pair of `qp`, as [`HeaderTemplate::write`] does.
     #[must_use]
     pub(crate) fn write<'f>(
         &self,
@@ -437,7 +437,7 @@ impl AddressTemplate {
         Some(FrameParts { ext, payload, info })
     }
 
-    /// As [`HeaderTemplate::seal`]. `qp` must be the value that was passed to [`AddressTemplate::write`].
+    /// Writes the ICRC, as [`HeaderTemplate::seal`] does. `qp` must be the value passed to [`AddressTemplate::write`].
     #[must_use]
     pub(crate) fn seal(&self, frame: &mut [u8], qp: &QpFields) -> Option<()> {
         let (covered, icrc) = frame.split_last_chunk_mut::<ICRC_LEN>()?;

@@ -57,8 +57,8 @@ impl RequesterConfig {
     }
 }
 
-/// A work request that cannot be sent: its memory cannot be read, it is a READ and `max_rd_atomic` is 0, or it is a local
-/// operation that failed.
+/// A work request that cannot be sent: its memory cannot be read, or it is a READ and `max_rd_atomic` is 0, or it is a
+/// local operation that failed.
 #[derive(Clone, Copy, Debug)]
 struct LocalFault {
     position: u32,
@@ -531,7 +531,8 @@ impl Requester {
         None
     }
 
-    /// Returns whether the oldest work request completes without a response: it is a local operation, or cannot be sent.
+    /// Returns whether the oldest work request completes without a response, because it is a local operation, or
+    /// because it cannot be sent.
     #[inline]
     pub(crate) fn completes_oldest(&self, outstanding: &Outstanding) -> bool {
         outstanding.oldest_is_local() || self.local_fault(outstanding).is_some()
