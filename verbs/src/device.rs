@@ -174,7 +174,6 @@ impl DeviceCore {
     pub(crate) fn raise_fatal(&mut self, reason: String) {
         if self.fatal.set(reason) {
             self.on_event(Event::DeviceFatal);
-            self.listeners.close_channels();
         }
     }
 }
