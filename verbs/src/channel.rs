@@ -31,6 +31,10 @@ impl CompChannel {
         Ok(CompChannel { inbox, shared })
     }
 
+    pub(crate) fn is_of(&self, shared: &Arc<Shared>) -> bool {
+        Arc::ptr_eq(&self.shared, shared)
+    }
+
     /// Waits for an event and removes it (`ibv_get_cq_event`); `None` after `timeout` without an event.
     ///
     /// Each call of [`Cq::request_notify`](crate::Cq::request_notify) causes at most one event. After an event, the

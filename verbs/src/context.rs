@@ -167,7 +167,8 @@ impl Context {
     }
 
     /// Creates a completion queue of at most `depth` entries (`ibv_create_cq`). Completion events of the queue are
-    /// appended to `channel`; if `channel` is `None`, the queue has no completion events.
+    /// appended to `channel`, which must be a channel of the same device; if `channel` is `None`, the queue has no
+    /// completion events.
     pub fn create_cq(&self, depth: u32, channel: Option<&CompChannel>) -> Result<Cq, Error> {
         Cq::new(&self.objects, depth, channel)
     }
