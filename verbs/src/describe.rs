@@ -62,7 +62,8 @@ impl From<DeviceAttr> for DeviceDescription {
 /// # Errors
 /// Those errors of [`Context::open`](crate::Context::open) whose cause is in the port's name: a key that does not apply
 /// to the kind of port, an MTU that is too large, an invalid address; or the kernel has no such interface. An interface
-/// that is down is no error.
+/// that is down is no error. Of the targets of ports, only kernel interfaces are checked: a description of a PCI device
+/// that does not exist is no error.
 pub fn describe(spec: &PortSpec) -> Result<DeviceDescription, OpenError> {
     check_keys(spec)?;
     let of_interface = spec.kind.is_kernel_interface();

@@ -1,5 +1,5 @@
-//! The objects of a context, by number and key: their creation and destruction, which the types [`crate::Pd`],
-//! [`crate::Mr`], [`crate::Cq`], [`crate::Srq`] and [`crate::Qp`] use too.
+//! Creation and destruction of the objects of a context, by number and key. The types [`crate::Pd`], [`crate::Mr`],
+//! [`crate::Cq`], [`crate::Srq`] and [`crate::Qp`] call the functions of this file, too.
 
 use std::collections::HashSet;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -22,8 +22,9 @@ use crate::queues::{CqQueue, QpQueues, SrqQueue};
 /// Longest time for which [`ContextObjects::modify_qp`] waits for the MAC of the destination of an address vector.
 const RESOLVE_TIMEOUT: Duration = Duration::from_secs(3);
 
-/// The objects of a context, by number and key ([`crate::Context::objects`]): the verbs below the types [`crate::Pd`],
-/// [`crate::Mr`], [`crate::Cq`], [`crate::Srq`] and [`crate::Qp`]. Threads may call all functions at the same time.
+/// The objects of a context, by number and key ([`crate::Context::objects`]). The types [`crate::Pd`], [`crate::Mr`],
+/// [`crate::Cq`], [`crate::Srq`] and [`crate::Qp`] call these functions, too. Several threads may call the functions at
+/// the same time.
 ///
 /// # Lifetime of objects
 /// While a memory region, shared receive queue or queue pair uses a protection domain, or a queue pair uses a
@@ -38,8 +39,8 @@ const RESOLVE_TIMEOUT: Duration = Duration::from_secs(3);
 /// When all clones of the [`crate::Context`] and all its objects of the types above are dropped (`ibv_close_device`),
 /// the remaining objects are destroyed, queue pairs first and protection domains last, as the kernel does when a
 /// program closes a device of libibverbs. At the end of the process the kernel releases the port and the memory, so a
-/// program may exit without destroying its objects. The port stays open while a [`QpQueues`], [`SrqQueue`], [`CqQueue`]
-/// or [`CompChannel`] of the device exists.
+/// program may exit without destroying its objects. While a [`QpQueues`], [`SrqQueue`], [`CqQueue`] or [`CompChannel`]
+/// of a closed device exists, the port stays open, and [`crate::Context::open`] of this port fails.
 ///
 /// # Cookies
 /// A queue pair, completion queue or shared receive queue has a cookie, given at its creation: in C the pointer
@@ -101,8 +102,8 @@ impl ContextObjects {
         self.shared().listeners.add(object, listener);
     }
 
-    /// Destroys `object`. If two threads destroy one object, the engine fails for the second thread. No thread removes
-    /// a later object of the same number from `owned`, because the engine quarantines the number.
+    /// Destroys `object`. If two threads destroy the same object, the call of the engine fails in the second thread. No
+    /// thread removes a new object of the same number from `owned`, because the number is in quarantine.
     fn destroy(&self, object: Object) -> Result<(), Error> {
         self.known(object)?;
         let shared = self.shared();
