@@ -2,7 +2,6 @@
 
 use roce::engine::limits::DeviceLimits;
 use roce::id::{Gid, Mac};
-use roce::neighbour::{GidError, GidTable, NeighbourConfig};
 
 use crate::attr::{DeviceAttr, DeviceCaps};
 use crate::error::OpenError;
@@ -81,7 +80,7 @@ pub fn describe(spec: &PortSpec) -> Result<DeviceDescription, OpenError> {
             (spec.mac, is_known.then_some(mtu_bytes), neighbour)
         }
     };
-    let table = gid_table(neighbour)?;
+    let table = neighbour.gid_table()?;
     let gids = table.iter().map(|(index, entry)| (index, (index > 0 || mac.is_some()).then_some(entry.gid)));
     Ok(DeviceDescription {
         port: spec.to_string(),
@@ -94,13 +93,4 @@ pub fn describe(spec: &PortSpec) -> Result<DeviceDescription, OpenError> {
         gids: gids.collect(),
         caps: DeviceCaps::new(DeviceLimits::default()),
     })
-}
-
-/// Returns the GID table that the engine makes from `config`.
-fn gid_table(config: NeighbourConfig) -> Result<GidTable, GidError> {
-    let mut table = GidTable::new(config.mac);
-    for (ip, prefix_bits) in config.gids {
-        table.add(ip, prefix_bits, config.vlan)?;
-    }
-    Ok(table)
 }
