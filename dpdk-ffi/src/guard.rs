@@ -41,7 +41,7 @@ pub(crate) struct BurstFlag(NonNull<dpdk_sys::shim_burst_flag>);
 unsafe impl Send for BurstFlag {}
 
 impl BurstFlag {
-    /// Must not be called by the thread that has the [`Lock`], because this takes the same lock.
+    /// Makes the flag of a queue. Takes the lock of [`Lock`], so the calling thread must not hold a `Lock`.
     pub(crate) fn new() -> Self {
         // SAFETY: `drop` frees the flag.
         let flag = NonNull::new(unsafe { dpdk_sys::shim_guard_flag_new() });

@@ -25,6 +25,7 @@ const ALLOWED: &[(&str, &str)] = &[
     ("neighbour::Conflict", "result of `Neighbour::take_conflict`"),
     ("neighbour::Neighbour", "result of `Engine::neighbour`"),
     ("neighbour::gid::GidEntry", "result of `GidTable::get`"),
+    ("neighbour::gid::GidTable", "result of `NeighbourConfig::gid_table`"),
     ("port::fault::FaultFrame", "`Port::Frame` of `Fault`"),
     ("port::probability::ProbabilityError", "error of `Probability::from_str`"),
     ("qp::segment::Segment", "result of `segment`"),

@@ -24,8 +24,15 @@ pub struct CompChannel {
 
 impl CompChannel {
     pub(crate) fn new(shared: Arc<Shared>) -> Result<Self, Error> {
+        shared.check()?;
         let failed = |error| Error::System { what: "cannot make an event file descriptor", error };
-        Ok(CompChannel { inbox: Arc::new(Inbox::with_fd().map_err(failed)?), shared })
+        let inbox = Arc::new(Inbox::with_fd().map_err(failed)?);
+        shared.listeners.add_channel(&inbox);
+        Ok(CompChannel { inbox, shared })
+    }
+
+    pub(crate) fn is_of(&self, shared: &Arc<Shared>) -> bool {
+        Arc::ptr_eq(&self.shared, shared)
     }
 
     /// Waits for an event and removes it (`ibv_get_cq_event`); `None` after `timeout` without an event.

@@ -59,7 +59,8 @@ impl Context {
     ///
     /// # Errors
     /// [`OpenError`] states the failure and the remedy. [`OpenError::Open`]: this process has the port open with other
-    /// keys or options, or the device is in a fatal error.
+    /// keys or options, or the device is in a fatal error, or a queue or completion channel of the closed device still
+    /// exists.
     pub fn open(spec: &PortSpec, options: &DeviceOptions) -> Result<Context, OpenError> {
         let device = registry::open(spec, options)?;
         let failed = |error| OpenError::System { what: "cannot make an event file descriptor", error };
@@ -83,7 +84,7 @@ impl Context {
     /// # Errors
     /// [`Error::LinkDown`] if the link is not up within `timeout`; [`Error::DeviceFatal`] after a fatal error.
     pub fn wait_link(&self, timeout: Duration) -> Result<(), Error> {
-        const KNOCK_INTERVAL: Duration = Duration::from_millis(20);
+        const POLL_INTERVAL: Duration = Duration::from_millis(20);
         let start = Instant::now();
         let shared = self.shared();
         loop {
@@ -99,7 +100,7 @@ impl Context {
                 let waited_millis = timeout.as_millis() as u64;
                 return Err(Error::LinkDown { port: shared.port.to_string(), waited_millis });
             }
-            std::thread::sleep(KNOCK_INTERVAL);
+            std::thread::sleep(POLL_INTERVAL);
         }
     }
 
@@ -167,7 +168,8 @@ impl Context {
     }
 
     /// Creates a completion queue of at most `depth` entries (`ibv_create_cq`). Completion events of the queue are
-    /// appended to `channel`; if `channel` is `None`, the queue has no completion events.
+    /// appended to `channel`, which must be a channel of the same device; if `channel` is `None`, the queue has no
+    /// completion events.
     pub fn create_cq(&self, depth: u32, channel: Option<&CompChannel>) -> Result<Cq, Error> {
         Cq::new(&self.objects, depth, channel)
     }

@@ -17,8 +17,8 @@ pub(crate) struct CqInner {
 
 impl Drop for CqInner {
     fn drop(&mut self) {
-        // Fails only after a fatal error: each queue pair references its completion queues, so no queue pair uses this
-        // completion queue.
+        // Fails after a fatal error, and while a queue pair that was created by number uses this completion queue, which
+        // the drop of `objects` then destroys.
         let _ = self.objects.destroy_cq(self.id);
     }
 }

@@ -2,7 +2,6 @@
 
 use roce::engine::limits::DeviceLimits;
 use roce::id::{Gid, Mac};
-use roce::neighbour::{GidError, GidTable, NeighbourConfig};
 
 use crate::attr::{DeviceAttr, DeviceCaps};
 use crate::error::OpenError;
@@ -62,7 +61,8 @@ impl From<DeviceAttr> for DeviceDescription {
 /// # Errors
 /// Those errors of [`Context::open`](crate::Context::open) whose cause is in the port's name: a key that does not apply
 /// to the kind of port, an MTU that is too large, an invalid address; or the kernel has no such interface. An interface
-/// that is down is no error.
+/// that is down is no error. Of the targets of ports, only kernel interfaces are checked: a description of a PCI device
+/// that does not exist is no error.
 pub fn describe(spec: &PortSpec) -> Result<DeviceDescription, OpenError> {
     check_keys(spec)?;
     let of_interface = spec.kind.is_kernel_interface();
@@ -80,7 +80,7 @@ pub fn describe(spec: &PortSpec) -> Result<DeviceDescription, OpenError> {
             (spec.mac, is_known.then_some(mtu_bytes), neighbour)
         }
     };
-    let table = gid_table(neighbour)?;
+    let table = neighbour.gid_table()?;
     let gids = table.iter().map(|(index, entry)| (index, (index > 0 || mac.is_some()).then_some(entry.gid)));
     Ok(DeviceDescription {
         port: spec.to_string(),
@@ -93,13 +93,4 @@ pub fn describe(spec: &PortSpec) -> Result<DeviceDescription, OpenError> {
         gids: gids.collect(),
         caps: DeviceCaps::new(DeviceLimits::default()),
     })
-}
-
-/// Returns the GID table that the engine makes from `config`.
-fn gid_table(config: NeighbourConfig) -> Result<GidTable, GidError> {
-    let mut table = GidTable::new(config.mac);
-    for (ip, prefix_bits) in config.gids {
-        table.add(ip, prefix_bits, config.vlan)?;
-    }
-    Ok(table)
 }

@@ -63,8 +63,8 @@ pub(crate) struct DeviceCore {
 
 pub(crate) struct Shared {
     driven: DriveLock<DeviceCore>,
-    /// Control of the port. Locked before the engine, because control may query the device or make system calls, which
-    /// would delay the threads that drive the engine.
+    /// Control of the port. Has a lock of its own, because control may query the device or make system calls, which
+    /// would delay the threads that drive the engine. Lock order: this lock before the engine.
     control: Mutex<PortControl>,
     /// The kernel's routes and neighbours; `None` if the port is dedicated. Locked before the engine. No system call is
     /// made with the engine locked, otherwise the call would delay the threads that drive the engine.
@@ -174,7 +174,6 @@ impl DeviceCore {
     pub(crate) fn raise_fatal(&mut self, reason: String) {
         if self.fatal.set(reason) {
             self.on_event(Event::DeviceFatal);
-            self.listeners.close_channels();
         }
     }
 }

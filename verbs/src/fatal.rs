@@ -130,6 +130,24 @@ mod tests {
     }
 
     #[test]
+    fn a_channel_without_completion_queues_is_woken_too() {
+        let context = open("net_null74");
+        let channel = context.create_comp_channel().unwrap();
+        thread::scope(|scope| {
+            let waiter = scope.spawn(|| (channel.wait(Duration::from_secs(10)), Instant::now()));
+            context.shared().inspect().raise_fatal("a test".to_owned());
+            let raised = Instant::now();
+            let (waited, woken) = waiter.join().unwrap();
+            assert!(is_fatal(waited), "a waiter is woken with the error");
+            assert!(
+                woken.saturating_duration_since(raised) < Duration::from_secs(10),
+                "and not by its timeout"
+            );
+        });
+        assert!(is_fatal(context.create_comp_channel()), "create_comp_channel");
+    }
+
+    #[test]
     fn a_panic_of_the_application_alone_leaves_the_device_in_order() {
         let context = open("net_null73");
         let pd = context.alloc_pd().unwrap();

@@ -23,6 +23,8 @@ pub struct AsyncEvent {
     pub cookie: u64,
 }
 
+const DEVICE_FATAL: AsyncEvent = AsyncEvent { event: Event::DeviceFatal, cookie: 0 };
+
 /// An event of a completion queue, in its completion channel (`ibv_get_cq_event`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct CompletionEvent {
@@ -44,11 +46,14 @@ pub(crate) struct Listener {
 #[derive(Default)]
 struct Table {
     contexts: Vec<Weak<Inbox<AsyncEvent>>>,
+    channels: Vec<Weak<Inbox<CompletionEvent>>>,
     objects: HashMap<Object, Listener>,
+    /// Whether a fatal error was delivered.
+    is_fatal: bool,
 }
 
-/// The contexts of a device, and the listener of each object that has events. The table is locked after the engine, and
-/// before a queue of events.
+/// The contexts and completion channels of a device, and the listener of each object that has events. Lock order: the
+/// engine, then this table, then a queue of events.
 #[derive(Default)]
 pub(crate) struct Listeners(Mutex<Table>);
 
@@ -57,10 +62,24 @@ impl Listeners {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
+    /// Adds the queue of asynchronous events of a new context. After a fatal error, appends [`Event::DeviceFatal`].
     pub(crate) fn add_context(&self, events: &Arc<Inbox<AsyncEvent>>) {
         let mut table = self.table();
         table.contexts.retain(|context| context.strong_count() > 0);
         table.contexts.push(Arc::downgrade(events));
+        if table.is_fatal {
+            events.put_within(DEVICE_FATAL, ASYNC_EVENTS_MAX);
+        }
+    }
+
+    /// Adds the queue of a new completion channel. After a fatal error, closes the queue.
+    pub(crate) fn add_channel(&self, channel: &Arc<Inbox<CompletionEvent>>) {
+        let mut table = self.table();
+        table.channels.retain(|channel| channel.strong_count() > 0);
+        table.channels.push(Arc::downgrade(channel));
+        if table.is_fatal {
+            channel.close();
+        }
     }
 
     pub(crate) fn add(&self, object: Object, listener: Listener) {
@@ -77,14 +96,15 @@ impl Listeners {
         }
     }
 
-    /// Appends `event` to the queue of its listener, and a fatal error to the queues of all contexts.
+    /// Appends the event of an object to the queue of the object's listener. Appends a fatal error to the queues of all
+    /// contexts, and wakes all present and future waiters of the completion channels.
     pub(crate) fn deliver(&self, event: Event) {
-        let table = self.table();
+        let mut table = self.table();
         let Some(object) = Object::of(event) else {
+            table.is_fatal = true;
             let contexts = table.contexts.iter().filter_map(Weak::upgrade);
-            return contexts.for_each(|events| {
-                events.put_within(AsyncEvent { event, cookie: 0 }, ASYNC_EVENTS_MAX);
-            });
+            contexts.for_each(|events| events.put_within(DEVICE_FATAL, ASYNC_EVENTS_MAX));
+            return table.channels.iter().filter_map(Weak::upgrade).for_each(|channel| channel.close());
         };
         let Some(Listener { events, channel, cookie }) = table.objects.get(&object) else { return };
         let cookie = *cookie;
@@ -96,15 +116,5 @@ impl Listeners {
             }
             event => events.put_within(AsyncEvent { event, cookie }, ASYNC_EVENTS_MAX),
         }
-    }
-
-    /// Wakes all present and future waiters of the completion channels.
-    pub(crate) fn close_channels(&self) {
-        let table = self.table();
-        table
-            .objects
-            .values()
-            .filter_map(|listener| listener.channel.as_ref())
-            .for_each(|inbox| inbox.close());
     }
 }

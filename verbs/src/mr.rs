@@ -16,8 +16,8 @@ pub(crate) struct PdInner {
 
 impl Drop for PdInner {
     fn drop(&mut self) {
-        // Fails only after a fatal error: each memory region and queue pair references its protection domain, so this
-        // protection domain is not in use.
+        // Fails after a fatal error, and while an object that was created by number uses this protection domain, which
+        // the drop of `objects` then deallocates.
         let _ = self.objects.dealloc_pd(self.id);
     }
 }
@@ -102,7 +102,7 @@ impl Mr {
 
 impl Drop for Mr {
     fn drop(&mut self) {
-        // Fails only after a fatal error, because the region is registered until this call.
+        // Fails after a fatal error, and if the region was deregistered by its key.
         let _ = self.pd.objects.deregister(self.lkey);
     }
 }

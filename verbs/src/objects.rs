@@ -1,5 +1,5 @@
-//! The objects of a context, by number and key: their creation and destruction, which the types [`crate::Pd`],
-//! [`crate::Mr`], [`crate::Cq`], [`crate::Srq`] and [`crate::Qp`] use too.
+//! Creation and destruction of the objects of a context, by number and key. The types [`crate::Pd`], [`crate::Mr`],
+//! [`crate::Cq`], [`crate::Srq`] and [`crate::Qp`] call the functions of this file, too.
 
 use std::collections::HashSet;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -22,8 +22,9 @@ use crate::queues::{CqQueue, QpQueues, SrqQueue};
 /// Longest time for which [`ContextObjects::modify_qp`] waits for the MAC of the destination of an address vector.
 const RESOLVE_TIMEOUT: Duration = Duration::from_secs(3);
 
-/// The objects of a context, by number and key ([`crate::Context::objects`]): the verbs below the types [`crate::Pd`],
-/// [`crate::Mr`], [`crate::Cq`], [`crate::Srq`] and [`crate::Qp`]. Threads may call all functions at the same time.
+/// The objects of a context, by number and key ([`crate::Context::objects`]). The types [`crate::Pd`], [`crate::Mr`],
+/// [`crate::Cq`], [`crate::Srq`] and [`crate::Qp`] call these functions, too. Several threads may call the functions at
+/// the same time.
 ///
 /// # Lifetime of objects
 /// While a memory region, shared receive queue or queue pair uses a protection domain, or a queue pair uses a
@@ -38,8 +39,8 @@ const RESOLVE_TIMEOUT: Duration = Duration::from_secs(3);
 /// When all clones of the [`crate::Context`] and all its objects of the types above are dropped (`ibv_close_device`),
 /// the remaining objects are destroyed, queue pairs first and protection domains last, as the kernel does when a
 /// program closes a device of libibverbs. At the end of the process the kernel releases the port and the memory, so a
-/// program may exit without destroying its objects. The port stays open while a [`QpQueues`], [`SrqQueue`], [`CqQueue`]
-/// or [`CompChannel`] of the device exists.
+/// program may exit without destroying its objects. While a [`QpQueues`], [`SrqQueue`], [`CqQueue`] or [`CompChannel`]
+/// of a closed device exists, the port stays open, and [`crate::Context::open`] of this port fails.
 ///
 /// # Cookies
 /// A queue pair, completion queue or shared receive queue has a cookie, given at its creation: in C the pointer
@@ -83,14 +84,16 @@ impl ContextObjects {
         self.owned().contains(&object)
     }
 
-    /// Fails if `object`, which a new object is to use, does not belong to this context.
-    fn usable(&self, object: Object) -> Result<(), CreateError> {
-        if self.owns(object) { Ok(()) } else { Err(CreateError::Unknown(object.kind())) }
+    /// Fails if `object`, which a new object is to use, does not belong to this context, or after a fatal error.
+    fn usable(&self, object: Object) -> Result<(), Error> {
+        self.shared().check()?;
+        if self.owns(object) { Ok(()) } else { Err(CreateError::Unknown(object.kind()).into()) }
     }
 
-    /// Fails if `object` does not belong to this context.
-    fn known(&self, object: Object) -> Result<(), DestroyError> {
-        if self.owns(object) { Ok(()) } else { Err(DestroyError::Unknown(object.kind())) }
+    /// Fails if `object` does not belong to this context, or after a fatal error.
+    fn known(&self, object: Object) -> Result<(), Error> {
+        self.shared().check()?;
+        if self.owns(object) { Ok(()) } else { Err(DestroyError::Unknown(object.kind()).into()) }
     }
 
     fn add_listener(&self, object: Object, channel: Option<&CompChannel>, cookie: u64) {
@@ -99,8 +102,8 @@ impl ContextObjects {
         self.shared().listeners.add(object, listener);
     }
 
-    /// Destroys `object`. If two threads destroy one object, the engine fails for the second thread. No thread removes
-    /// a later object of the same number from `owned`, because the engine quarantines the number.
+    /// Destroys `object`. If two threads destroy the same object, the call of the engine fails in the second thread. No
+    /// thread removes a new object of the same number from `owned`, because the number is in quarantine.
     fn destroy(&self, object: Object) -> Result<(), Error> {
         self.known(object)?;
         let shared = self.shared();
@@ -150,14 +153,19 @@ impl ContextObjects {
     }
 
     /// Creates a completion queue of at most `depth` entries (`ibv_create_cq`). Completion events of the queue are
-    /// appended to `channel`; if `channel` is `None`, the queue has no completion events.
+    /// appended to `channel`, which must be a channel of the same device; if `channel` is `None`, the queue has no
+    /// completion events.
     pub fn create_cq(
         &self,
         depth: u32,
         channel: Option<&CompChannel>,
         cookie: u64,
     ) -> Result<(CqId, CqQueue), Error> {
-        let (cq, poller) = self.shared_objects()?.create_cq(depth)?;
+        let objects = self.shared_objects()?;
+        if channel.is_some_and(|channel| !channel.is_of(self.shared())) {
+            return Err(CreateError::Unknown("completion channel").into());
+        }
+        let (cq, poller) = objects.create_cq(depth)?;
         self.add_listener(Object::Cq(cq), channel, cookie);
         self.owned().insert(Object::Cq(cq));
         Ok((cq, CqQueue::new(self.shared().clone(), poller)))
@@ -187,8 +195,7 @@ impl ContextObjects {
     /// Returns the attributes of a shared receive queue (`ibv_query_srq`), also after a fatal error; `None` if the
     /// context has no such queue.
     pub fn query_srq(&self, srq: SrqId) -> Option<SrqAttr> {
-        self.known(Object::Srq(srq)).ok()?;
-        self.shared().inspect().engine.query_srq(srq)
+        self.owns(Object::Srq(srq)).then(|| self.shared().inspect().engine.query_srq(srq)).flatten()
     }
 
     /// Destroys a shared receive queue (`ibv_destroy_srq`), and removes its pending events. Its receives are discarded.
@@ -214,10 +221,11 @@ impl ContextObjects {
     /// # Errors
     /// The errors of [`crate::Qp::modify`].
     pub fn modify_qp(&self, qpn: Qpn, attr: &QpAttr) -> Result<(), Error> {
+        let shared = self.shared();
+        shared.check()?;
         if !self.owns(Object::Qp(qpn)) {
             return Err(ModifyError::UnknownQp.into());
         }
-        let shared = self.shared();
         if let Some(path) = &attr.path {
             if !path.dgid.is_unicast() {
                 return Err(Error::NotUnicast { dgid: path.dgid });
@@ -239,8 +247,7 @@ impl ContextObjects {
     /// Returns the state of a queue pair, its attributes, and the values given at its creation (`ibv_query_qp`), also
     /// after a fatal error; `None` if the context has no such queue pair.
     pub fn query_qp(&self, qpn: Qpn) -> Option<(QpState, Attributes, QpInit)> {
-        self.known(Object::Qp(qpn)).ok()?;
-        self.shared().inspect().engine.query_qp(qpn)
+        self.owns(Object::Qp(qpn)).then(|| self.shared().inspect().engine.query_qp(qpn)).flatten()
     }
 
     /// Destroys a queue pair (`ibv_destroy_qp`), and removes its pending asynchronous events. Outstanding work requests
@@ -406,6 +413,17 @@ mod tests {
         assert!(objects.query_qp(qp).is_some() && objects.query_srq(srq).is_some(), "all are as before");
     }
 
+    /// The waiters of the channel would drive the other device, and a fatal error of this device would not wake them.
+    #[test]
+    fn a_completion_channel_of_another_device_is_unknown() {
+        let context = open("net_null96", &DeviceOptions::default());
+        let other = open("net_null97", &DeviceOptions::default());
+        let channel = other.create_comp_channel().unwrap();
+        let created = context.objects().create_cq(4, Some(&channel), 0);
+        assert!(is_unknown(created.map(drop)));
+        assert!(other.objects().create_cq(4, Some(&channel), 0).is_ok());
+    }
+
     /// Makes events of all kinds of object: the queue pair goes into error, its flushed receives are more than the
     /// completion queue has room for, and the shared receive queue of a second queue pair is below its limit.
     #[test]
@@ -522,5 +540,12 @@ mod tests {
         let destroyed = far.objects().destroy_qp(qp);
         assert!(matches!(destroyed, Err(Error::DeviceFatal { .. })), "{destroyed:?}");
         assert!(far.objects().query_qp(qp).is_some(), "a failed call changes nothing");
+        let late = ContextObjects::new(far.objects().device.clone(), Arc::new(Inbox::with_fd().unwrap()));
+        assert_eq!(late.poll_async_event().map(|pending| pending.event), Some(Event::DeviceFatal));
+        let none = Qpn::new(qp.value() ^ 1);
+        let destroyed = far.objects().destroy_qp(none);
+        assert!(matches!(destroyed, Err(Error::DeviceFatal { .. })), "an unknown object: {destroyed:?}");
+        let modified = far.objects().modify_qp(none, &QpAttr::default());
+        assert!(matches!(modified, Err(Error::DeviceFatal { .. })), "an unknown object: {modified:?}");
     }
 }

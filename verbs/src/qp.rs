@@ -90,7 +90,7 @@ pub struct Qp {
 
 impl Drop for Qp {
     fn drop(&mut self) {
-        // Fails only after a fatal error, because queue pair `qpn` exists until this call.
+        // Fails after a fatal error, and if the queue pair was destroyed by its number.
         let _ = self.pd.objects.destroy_qp(self.qpn);
     }
 }

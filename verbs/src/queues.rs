@@ -118,7 +118,8 @@ impl QpQueues {
     }
 }
 
-/// The end at which the application posts to a shared receive queue.
+/// The end at which the application posts to a shared receive queue. After the shared receive queue is destroyed, posted
+/// receives have no effect.
 pub struct SrqQueue {
     shared: Arc<Shared>,
     recv: Lock<RecvPoster>,
@@ -141,8 +142,8 @@ impl SrqQueue {
     }
 }
 
-/// The end at which the application polls a completion queue and requests its notifications. After the completion queue is destroyed, the completions
-/// already written can still be polled.
+/// The end at which the application polls a completion queue and requests its notifications. After the completion queue
+/// is destroyed, completions that were written before can still be polled, and requests cause no event.
 pub struct CqQueue {
     shared: Arc<Shared>,
     poller: Lock<CqPoller>,
@@ -189,6 +190,9 @@ impl CqQueue {
 
     /// Requests one event on the completion channel of the completion queue (`ibv_req_notify_cq`). `notify` selects the
     /// cause: the next completion, or the next completion that is a solicited event or has an error. Takes no lock.
+    ///
+    /// # Errors
+    /// [`Error::DeviceFatal`] after a fatal error.
     pub fn request_notify(&self, notify: Notify) -> Result<(), Error> {
         self.shared.check()?;
         self.notifier.request(notify);

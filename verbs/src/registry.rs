@@ -17,21 +17,32 @@ use crate::port::{self, PortSpec, Wire};
 use crate::progress;
 use crate::stat::StatSocket;
 
-static DEVICES: Mutex<Vec<Weak<Device>>> = Mutex::new(Vec::new());
+/// A device. Queues and completion channels can keep the state of the device, and so its port, after the device is
+/// closed.
+struct Entry {
+    device: Weak<Device>,
+    shared: Weak<Shared>,
+}
+
+static DEVICES: Mutex<Vec<Entry>> = Mutex::new(Vec::new());
 
 /// Returns the device of the port `spec`. If this process does not have the port open, opens the port first.
 pub(crate) fn open(spec: &PortSpec, options: &DeviceOptions) -> Result<Arc<Device>, OpenError> {
     // Locked while a port is opened, otherwise two threads could open the same port.
     let mut devices = DEVICES.lock().unwrap_or_else(PoisonError::into_inner);
-    devices.retain(|device| device.strong_count() > 0);
+    devices.retain(|entry| entry.shared.strong_count() > 0);
     let is_same = |open: &PortSpec| (open.kind, &open.target) == (spec.kind, &spec.target);
-    let found = devices.iter().filter_map(Weak::upgrade).find(|device| is_same(&device.shared.port));
-    if let Some(device) = found {
+    let of_port = |entry: &&Entry| entry.shared.upgrade().is_some_and(|shared| is_same(&shared.port));
+    if let Some(entry) = devices.iter().find(of_port) {
+        let Some(device) = entry.device.upgrade() else {
+            let reason = "its queues or completion channels are still in use: drop them first".to_owned();
+            return Err(OpenError::Open { port: spec.to_string(), reason });
+        };
         check(&device, spec, options)?;
         return Ok(device);
     }
     let device = open_device(spec, options)?;
-    devices.push(Arc::downgrade(&device));
+    devices.push(Entry { device: Arc::downgrade(&device), shared: Arc::downgrade(&device.shared) });
     Ok(device)
 }
 
@@ -175,6 +186,19 @@ mod tests {
         assert!(!has_event(&near));
         near.shared().inspect().raise_fatal("a test".to_owned());
         assert_eq!([&near, &far].map(Context::poll_async_event), [Some(Event::DeviceFatal); 2]);
+    }
+
+    #[test]
+    fn a_port_is_not_opened_a_second_time_while_a_queue_keeps_it_open() {
+        let name = format!("memif:@verbs-registry-{}", std::process::id());
+        let context = open_default(&name);
+        let (_, queue) = context.objects().create_cq(4, None, 0).unwrap();
+        drop(context);
+        let refused =
+            Context::open(&spec(&name), &DeviceOptions::default()).err().map(|error| error.to_string());
+        assert!(refused.as_ref().is_some_and(|error| error.contains("still in use")), "{refused:?}");
+        drop(queue);
+        open_default(&name).progress().unwrap();
     }
 
     #[test]

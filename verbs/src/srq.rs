@@ -35,8 +35,8 @@ pub(crate) struct SrqInner {
 
 impl Drop for SrqInner {
     fn drop(&mut self) {
-        // Fails only after a fatal error: each queue pair references its shared receive queue, so this drop runs only
-        // after all queue pairs of the queue are destroyed.
+        // Fails after a fatal error, and while a queue pair that was created by number uses this shared receive queue,
+        // which the drop of `objects` then destroys.
         let _ = self.pd.objects.destroy_srq(self.id);
     }
 }

@@ -348,14 +348,14 @@ fn settle(own: &RawHello, message: Message) -> anyhow::Result<Mac> {
 }
 
 fn wait_link(opened: &mut Opened) -> anyhow::Result<()> {
-    const KNOCK_INTERVAL: Duration = Duration::from_millis(5);
+    const POLL_INTERVAL: Duration = Duration::from_millis(5);
     let start = Instant::now();
     // A restart may be refused until the peer listens.
     while !opened.control.poll_link(&mut opened.port).unwrap_or(false) {
         if start.elapsed() >= PATIENCE {
             bail!("the link is not up after {} s: is the other end of the port running?", PATIENCE.as_secs());
         }
-        thread::sleep(KNOCK_INTERVAL);
+        thread::sleep(POLL_INTERVAL);
     }
     Ok(())
 }

@@ -55,7 +55,8 @@ impl OpenPort {
         self.queues.fetch_add(1, Ordering::Relaxed);
     }
 
-    /// Counts a queue that is dropped. Its bursts are over for a thread that reads the lower number.
+    /// Counts a queue that is dropped, after its last burst: this burst happens before [`OpenPort::queues`] returns the
+    /// lower number.
     pub(super) fn remove_queue(&self) {
         self.queues.fetch_sub(1, Ordering::Release);
     }

@@ -87,6 +87,21 @@ pub struct NeighbourConfig {
     pub vlan: Option<u16>,
 }
 
+impl NeighbourConfig {
+    /// Returns the GID table of the port.
+    ///
+    /// # Errors
+    /// [`GidError`] if an IP address, a prefix length or the VLAN is not valid, or if one address is given with different
+    /// prefix lengths.
+    pub fn gid_table(&self) -> Result<GidTable, GidError> {
+        let mut gids = GidTable::on_vlan(self.mac, self.vlan)?;
+        for &(ip, prefix_bits) in &self.gids {
+            gids.add(ip, prefix_bits, self.vlan)?;
+        }
+        Ok(gids)
+    }
+}
+
 /// An address conflict: another station claimed an IP or Ethernet address of this port.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Conflict {
@@ -122,10 +137,7 @@ pub struct Neighbour {
 impl Neighbour {
     /// On a dedicated port, the first call of `poll_transmit` announces the addresses of the port.
     pub(crate) fn new(config: NeighbourConfig) -> Result<Self, GidError> {
-        let mut gids = GidTable::on_vlan(config.mac, config.vlan)?;
-        for (ip, prefix_bits) in config.gids {
-            gids.add(ip, prefix_bits, config.vlan)?;
-        }
+        let gids = config.gid_table()?;
         Ok(Neighbour {
             mac: config.mac,
             mode: config.mode,

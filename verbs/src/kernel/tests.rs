@@ -118,9 +118,11 @@ fn ports_are_described_as_they_would_be_opened() {
             "af_packet:v0",
             "memif:@described,ip=10.7.0.1/24,ip=fd00::7/64,mtu=1500",
             "eal:net_null0,mac=2:0:0:0:0:7",
+            // GID 0 a second time, on the VLAN of the port.
+            "eal:net_null1,mac=2:0:0:0:0:8,vlan=7,ip=fe80::ff:fe00:8/64",
         ];
         let described = names.map(|name| describe(name).unwrap());
-        let [shared, memif, eal] = &described;
+        let [shared, memif, eal, _] = &described;
         assert_eq!((&shared.interface, shared.mac, shared.is_up), (&Some(v0()), Some(OWN_MAC), Some(true)));
         let gid = |text: &str| Some(Gid::from(ip(text)));
         assert_eq!(shared.gids[0], (0, Some(OWN_MAC.link_local().into())));

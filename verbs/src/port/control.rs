@@ -12,16 +12,16 @@ pub struct PortControl {
     port: EthPort,
     /// Whether the port is restarted while the link is down. True on a memif client, whose link comes up only after the
     /// peer's process has started.
-    knocks: bool,
-    knocked: Option<Instant>,
+    restarts: bool,
+    restarted_at: Option<Instant>,
 }
 
 /// Shortest interval between two restarts of a port: long enough for memif client and server to connect.
-const KNOCK_INTERVAL: Duration = Duration::from_millis(300);
+const RESTART_INTERVAL: Duration = Duration::from_millis(300);
 
 impl PortControl {
-    pub(super) fn new(port: EthPort, knocks: bool) -> Self {
-        PortControl { port, knocks, knocked: None }
+    pub(super) fn new(port: EthPort, restarts: bool) -> Self {
+        PortControl { port, restarts, restarted_at: None }
     }
 
     /// Returns the name of the DPDK driver.
@@ -50,9 +50,9 @@ impl PortControl {
     }
 
     /// Returns whether the port is a memif client whose link is down, and was not restarted in the last
-    /// `KNOCK_INTERVAL`.
+    /// `RESTART_INTERVAL`.
     pub(crate) fn is_restart_due(&self) -> bool {
-        self.knocks && self.knocked.is_none_or(|at| at.elapsed() >= KNOCK_INTERVAL) && !self.is_up()
+        self.restarts && self.restarted_at.is_none_or(|at| at.elapsed() >= RESTART_INTERVAL) && !self.is_up()
     }
 
     /// Restarts the port. `data_path` is the data path of the same port, which no other thread can use meanwhile.
@@ -60,11 +60,11 @@ impl PortControl {
     /// # Errors
     /// The driver's error; a later call may succeed.
     pub(crate) fn restart(&mut self, data_path: &mut DpdkPort) -> Result<(), PortError> {
-        self.knocked = Some(Instant::now());
+        self.restarted_at = Some(Instant::now());
         self.port.restart(data_path.queues_mut())
     }
 
-    /// On a memif client whose link is down, restarts the port, at most once per `KNOCK_INTERVAL`. Returns whether the
+    /// On a memif client whose link is down, restarts the port, at most once per `RESTART_INTERVAL`. Returns whether the
     /// link is up.
     ///
     /// # Errors

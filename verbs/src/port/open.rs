@@ -106,7 +106,7 @@ fn open_error(spec: &PortSpec, error: PortError) -> OpenError {
 }
 
 fn open_dedicated(eal: Eal, spec: &PortSpec) -> Result<Opened, OpenError> {
-    let (device, knocks) = match spec.kind {
+    let (device, is_memif_client) = match spec.kind {
         PortKind::Memif => memif::attach(eal, spec, BUFFER_BYTES)?,
         PortKind::Pci => (eal.attach_pci(&spec.target, &spec.driver_args.join(","))?, false),
         _ => (attach(eal, spec)?, false),
@@ -118,7 +118,7 @@ fn open_dedicated(eal: Eal, spec: &PortSpec) -> Result<Opened, OpenError> {
     }
     let (mut port, mut queues) = builder.open_stopped(device)?;
     if let Err(error) = port.start(queues.iter_mut())
-        && !knocks
+        && !is_memif_client
     {
         return Err(error.into());
     }
@@ -126,7 +126,7 @@ fn open_dedicated(eal: Eal, spec: &PortSpec) -> Result<Opened, OpenError> {
     let mtu_bytes = dedicated_mtu_bytes(spec, has_mtu.then(|| usize::from(port.mtu_bytes())))?;
     let neighbour = dedicated_neighbour(spec, mac);
     let (port, control) =
-        (DpdkPort::new(queues, PortCaps { mac, mtu_bytes }), PortControl::new(port, knocks));
+        (DpdkPort::new(queues, PortCaps { mac, mtu_bytes }), PortControl::new(port, is_memif_client));
     Ok(Opened { port, control, neighbour, shared: None })
 }
 
