@@ -207,7 +207,7 @@ pub(crate) struct Watch {
 /// The thread that drives the engine until the next call of [`Watch::look`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Duty {
-    /// Application threads drive the engine: an application thread polled since the last call of `look`.
+    /// Application threads drive the engine: an application thread polled the engine since the last call of `look`.
     Application,
     /// The background thread drives the engine: no application thread polled since the last call of `look`.
     Background,

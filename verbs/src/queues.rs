@@ -143,7 +143,8 @@ impl SrqQueue {
 }
 
 /// The end at which the application polls a completion queue and requests its notifications. After the completion queue
-/// is destroyed, completions that were written before can still be polled, and requests cause no event.
+/// is destroyed, completions that were written before can still be polled, and a request of a notification has no
+/// effect.
 pub struct CqQueue {
     shared: Arc<Shared>,
     poller: Lock<CqPoller>,

@@ -198,7 +198,8 @@ impl SgList {
         self.first.addr
     }
 
-    /// Returns the number of entries of this list in the queue's ring of entries: all but the first.
+    /// Returns the number of scatter/gather entries after the first entry. The queue has a ring for these entries; the
+    /// first entry is part of this list.
     pub(super) fn rest_count(&self) -> u32 {
         self.count.saturating_sub(1)
     }

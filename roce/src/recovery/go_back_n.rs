@@ -229,7 +229,8 @@ impl GoBackN {
             // PSN were lost.
             AckEvent::Duplicate { psn } => return (Acknowledgement::Received { next: self.una, psn }, None),
         };
-        // Two common cases in which no READ response is missing: a READ response at una, and a requester without READs.
+        // No READ response is missing in two common cases: the READ response received has the PSN una, or the requester
+        // has no READs.
         let is_none_missing = end == self.una || !requests.has_reads();
         let missing = if is_none_missing { None } else { requests.first_read_before(self.una, end) };
         match (*event, missing) {

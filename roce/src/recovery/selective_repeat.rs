@@ -71,11 +71,11 @@ impl SelectiveRepeat {
     #[inline(never)]
     pub(crate) fn on_sent(&mut self, span: u32, now: Instant) {
         let psn = self.log.next_psn();
-        // For a tail loss probe, the log records the send time minus `RTT_UNKNOWN_NANOS`. With the true send time, an
-        // ACK that arrives less than the shortest round trip after the probe would be ignored by loss detection,
-        // because the first transmission of the probed packet may have elicited the ACK. A probe's ACK must not be
-        // ignored: all unacknowledged packets sent before the first transmission are lost, whichever transmission
-        // elicited the ACK.
+        // If an ACK arrives less than the shortest round trip after the latest transmission of its PSN, loss detection
+        // ignores the ACK, because an earlier transmission may have elicited it. A tail loss probe retransmits the
+        // packet that was sent last, and both of its transmissions are later than those of all other packets in flight.
+        // Therefore an ACK of this PSN is evidence of loss, whichever transmission elicited it. So that the ACK is not
+        // ignored, the log records the send time of the probe minus `RTT_UNKNOWN_NANOS`.
         let is_tail_probe = self.is_tail_probe_due && psn == self.probes[0].0;
         self.is_tail_probe_due &= !is_tail_probe;
         let long_ago = Instant::from_nanos(now.as_nanos().wrapping_sub(RTT_UNKNOWN_NANOS));

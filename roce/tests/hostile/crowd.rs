@@ -18,7 +18,7 @@ use roce::recovery::RecoveryScheme;
 const STEPS_MAX: usize = 200;
 /// Number of frames after which a run ends: enough frames to fill the reorder buffer.
 const FRAMES_MAX: usize = 10_000;
-/// Largest number of polls between two checks.
+/// Largest number of polls between two checks of the invariants.
 const UNCHECKED_POLLS_MAX: usize = 16;
 const QPS_MAX: usize = 4;
 /// Payload in bytes of a packet that takes one cell of the reorder buffer.

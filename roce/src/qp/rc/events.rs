@@ -8,7 +8,7 @@ use crate::recovery::AckEvent;
 pub(crate) enum ResponseEvent<'p> {
     /// The response was dropped; it does not change the state of the requester.
     Ignored,
-    /// The response is to a request that was acknowledged before.
+    /// The request of the response was acknowledged before.
     Stale,
     /// The response acknowledges packets, shows a loss, or is a duplicate.
     Ack(AckEvent<'p>),

@@ -126,7 +126,8 @@ impl AckPolicy {
         }
     }
 
-    /// Makes the response `reply` to an out-of-order packet due.
+    /// After an out-of-order packet was received, records that the response of kind `reply` is due. `None`: no response
+    /// is due.
     pub(super) fn on_out_of_order(
         &mut self,
         psn: Psn,

@@ -30,7 +30,7 @@ pub(super) enum Disposition {
 }
 
 impl Disposition {
-    /// Returns whether the packet is newly buffered or placed.
+    /// Returns whether the packet was buffered or placed at this reception.
     pub(super) fn is_kept(self) -> bool {
         matches!(self, Disposition::Buffered | Disposition::BufferedInstead | Disposition::Placed)
     }
