@@ -118,8 +118,8 @@ impl QpQueues {
     }
 }
 
-/// The end at which the application posts to a shared receive queue. After the shared receive queue is destroyed, posted
-/// receives have no effect.
+/// The end at which the application posts to a shared receive queue. After the shared receive queue is destroyed, a
+/// posted receive has no effect.
 pub struct SrqQueue {
     shared: Arc<Shared>,
     recv: Lock<RecvPoster>,

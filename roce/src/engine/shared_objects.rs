@@ -121,11 +121,13 @@ impl SharedObjects {
         addr: u64,
         access: Access,
     ) -> Result<(LKey, RKey), CreateError> {
-        let Control { random, pds, .. } = &mut *self.control();
-        let users = pds.get_mut(pd.0).ok_or(CreateError::Unknown(PD))?;
-        let keys = self.memory.register(|| random.bits(), pd, memory, addr, access)?;
-        *users += 1;
-        Ok(keys)
+        self.acquire_pd(pd)?;
+        // `control` is locked only while a number is drawn, because `register` may wait for the end of a poll.
+        let registered = self.memory.register(|| self.control().random.bits(), pd, memory, addr, access);
+        if registered.is_err() {
+            self.release_pd(pd);
+        }
+        Ok(registered?)
     }
 
     /// Deregisters a memory region. Waits until each engine that is in a poll has ended this poll; after this call no
