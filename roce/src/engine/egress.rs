@@ -49,6 +49,7 @@ impl<P: Port> Engine<P> {
             }
         }
         self.tx_ready.extend(self.tx_deferred.drain(..));
+        self.memory.leave();
         TX_BUDGET_PKTS - budget
     }
 

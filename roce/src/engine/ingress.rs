@@ -63,6 +63,11 @@ impl<P: Port> Engine<P> {
         self.port.free_frames(&mut frames);
         self.frames = frames;
         self.report_srq_limits();
+        // If a queue pair is scheduled, the epoch ends with the transmission of this poll. A check at the end of each poll
+        // would also cost idle polls time.
+        if self.tx_ready.is_empty() {
+            self.memory.leave();
+        }
     }
 
     /// Prefetches the queue pairs of a burst, so that their state is loaded at the same time.

@@ -392,7 +392,6 @@ impl<P: Port> Engine<P> {
         let tx_pkts = notifications + self.transmit(Outgoing::All);
         self.transmit_neighbour();
         self.port.tx_flush();
-        self.memory.leave();
         self.collect_events();
         let more = rx_frames == RX_BURST_FRAMES || more_to_expire || self.has_more();
         Progress { rx_frames, tx_pkts, more }
@@ -405,7 +404,6 @@ impl<P: Port> Engine<P> {
         self.answer_doorbells();
         self.transmit(Outgoing::Requests);
         self.port.tx_flush();
-        self.memory.leave();
         self.collect_events();
     }
 
