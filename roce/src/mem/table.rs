@@ -392,6 +392,7 @@ mod tests {
     }
 
     #[test]
+    #[cfg_attr(miri, ignore = "takes many minutes under Miri, which runs the code in the other tests")]
     fn keys_are_kept_in_quarantine_and_the_table_stays_small() {
         let table = MemoryTable::new(3);
         let mut random = Random::new([3; 32]);
