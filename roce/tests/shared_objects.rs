@@ -105,8 +105,8 @@ impl Port for Faulty {
     }
 }
 
-#[test]
-fn a_region_can_be_deregistered_after_a_panic_in_a_poll() {
+/// Returns an end whose last poll ended in a panic while the engine used memory regions.
+fn end_after_a_panic() -> End<Faulty> {
     let (port_a, port_b) = ports();
     let port_a = Faulty { port: port_a, panics: false };
     let (mut a, b) = pair_over(port_a, port_b, 4096, true, &conn(PathMtu::Mtu1024));
@@ -114,22 +114,21 @@ fn a_region_can_be_deregistered_after_a_panic_in_a_poll() {
     let sge = a.sge(0, BYTES);
     a.post(1, write_to(&b), sge);
     assert!(catch_unwind(AssertUnwindSafe(|| a.engine.poll(Instant::ZERO))).is_err());
+    a
+}
+
+#[test]
+fn a_region_can_be_deregistered_after_a_panic_in_a_poll() {
+    let mut a = end_after_a_panic();
     a.engine.abandon_poll();
     a.engine.objects().deregister(a.lkey).unwrap();
 }
 
-/// The thread that registers replaces the table of regions, for which it waits for the engine, and has the lock of the
-/// shared objects.
+/// The thread that registers replaces the table of regions, for which it waits for the engine.
 #[test]
 fn an_engine_is_dropped_after_a_panic_in_a_poll_while_a_thread_registers() {
     const REGIONS: u32 = 1000;
-    let (port_a, port_b) = ports();
-    let port_a = Faulty { port: port_a, panics: false };
-    let (mut a, b) = pair_over(port_a, port_b, 4096, true, &conn(PathMtu::Mtu1024));
-    a.engine.port_mut().panics = true;
-    let sge = a.sge(0, BYTES);
-    a.post(1, write_to(&b), sge);
-    assert!(catch_unwind(AssertUnwindSafe(|| a.engine.poll(Instant::ZERO))).is_err());
+    let a = end_after_a_panic();
     let (objects, pd) = (a.engine.objects().clone(), a.pd);
     let (progress, registered) = mpsc::channel();
     let registering = thread::spawn(move || {
