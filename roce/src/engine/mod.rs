@@ -622,3 +622,9 @@ fn flush_later(qps: &mut Table<Qp>, errors: &mut VecDeque<usize>, slot: usize) {
         errors.push_back(slot);
     }
 }
+
+/// Removes a queue pair that leaves ERR or SQE from `errors`.
+fn end_flush(qp: &mut Qp, errors: &mut VecDeque<usize>, slot: usize) {
+    qp.flushing = false;
+    errors.retain(|other| *other != slot);
+}

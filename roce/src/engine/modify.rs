@@ -5,7 +5,7 @@ use super::address_handle::{AddressHandle, AddressHandleId, AddressHandles, Addr
 use super::limits::{FLUSHED_WRS_PER_QP, FOLLOWED_ADDRESS_HANDLES_PER_POLL, MAX_RD_ATOMIC};
 use super::qp_object::{Attributes, Connection, Service};
 use super::source::SourcePorts;
-use super::{Engine, schedule};
+use super::{Engine, end_flush, schedule};
 use crate::congestion::notification::ECT_0;
 use crate::congestion::parameters;
 use crate::id::{Gid, Qpn};
@@ -86,8 +86,7 @@ impl<P: Port> Engine<P> {
             (_, QpState::Reset) => {
                 qp.close_reorder_buffer(slot, &mut self.reorder);
                 qp.discard().into_iter().for_each(|id| self.address_handles.release(id));
-                qp.flushing = false;
-                self.errors.retain(|other| *other != slot);
+                end_flush(qp, &mut self.errors, slot);
             }
             (_, QpState::Err) => return self.enter_error(slot, None),
             (QpState::Init, QpState::Rtr) => {
@@ -124,8 +123,7 @@ impl<P: Port> Engine<P> {
                 // Work requests posted in SQE are flushed. The next message starts at the PSN after the last PSN sent.
                 while qp.flush_sends(&mut self.cqs, FLUSHED_WRS_PER_QP) {}
                 // Otherwise a later poll would flush work requests that are posted in RTS.
-                qp.flushing = false;
-                self.errors.retain(|other| *other != slot);
+                end_flush(qp, &mut self.errors, slot);
                 if let Some(Connection { service: Service::Uc(uc), .. }) = &qp.connection {
                     qp.outstanding.start(uc.sender.next(), u32::MAX);
                 }

@@ -26,12 +26,6 @@ struct Control {
     cqs: Table<CqRecord>,
 }
 
-impl Control {
-    fn release_pd(&mut self, pd: PdId) {
-        self.pds.get_mut(pd.0).into_iter().for_each(|users| *users -= 1);
-    }
-}
-
 /// The objects of a device that all its engines use: protection domains, memory regions and completion queues. All
 /// methods may be called on any thread, also while other threads poll the engines.
 ///
@@ -134,7 +128,7 @@ impl SharedObjects {
     /// engine accesses the memory of the region.
     pub fn deregister(&self, lkey: LKey) -> Result<(), DestroyError> {
         let pd = self.memory.deregister(lkey).ok_or(DestroyError::Unknown("memory region"))?;
-        self.control().release_pd(pd);
+        self.release_pd(pd);
         Ok(())
     }
 
@@ -176,7 +170,7 @@ impl SharedObjects {
     }
 
     pub(super) fn release_pd(&self, pd: PdId) {
-        self.control().release_pd(pd);
+        self.control().pds.get_mut(pd.0).into_iter().for_each(|users| *users -= 1);
     }
 
     /// Counts a send queue and a receive queue as users of their completion queues, until

@@ -19,7 +19,7 @@ use crate::sync::{Mutex, MutexGuard};
 pub struct CqId(pub u32);
 
 /// Kind of completion that notifies the application (`ibv_req_notify_cq`).
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Notify {
     /// Notify at the next solicited event, or at the next completion in error.
     Solicited,
@@ -30,6 +30,14 @@ pub enum Notify {
 const NOT_ARMED: u8 = 0;
 const ARMED_FOR_SOLICITED: u8 = 1;
 const ARMED_FOR_ANY: u8 = 2;
+
+/// Returns the value of `SharedCq::armed` after a request of `notify`.
+fn armed_for(notify: Notify) -> u8 {
+    match notify {
+        Notify::Solicited => ARMED_FOR_SOLICITED,
+        Notify::Any => ARMED_FOR_ANY,
+    }
+}
 
 const WRITTEN: u8 = 1;
 const SOLICITED: u8 = 2;
@@ -81,7 +89,7 @@ impl SharedCq {
     /// If the queue is armed for a completion of kind `written`, disarms the queue and returns true. Only one engine
     /// receives true for each request.
     fn take_request(&self, written: Notify) -> bool {
-        let least = if written == Notify::Solicited { ARMED_FOR_SOLICITED } else { ARMED_FOR_ANY };
+        let least = armed_for(written);
         // `fetch_update` and the `fetch_max` of `CqNotifier::request` have a total order, because both read and write
         // `armed`. If the request is first, this call returns true. Otherwise the request synchronizes with this call,
         // and the poll after the request finds the completion.
@@ -174,8 +182,7 @@ impl CqNotifier {
     /// completion written before the request may cause no event, but a poll after the request returns it. Takes no
     /// lock.
     pub fn request(&self, notify: Notify) {
-        let kind = if notify == Notify::Any { ARMED_FOR_ANY } else { ARMED_FOR_SOLICITED };
-        self.0.armed.fetch_max(kind, Ordering::AcqRel);
+        self.0.armed.fetch_max(armed_for(notify), Ordering::AcqRel);
     }
 }
 
