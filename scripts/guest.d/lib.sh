@@ -5,9 +5,14 @@
 # addresses, puts a soft-RoCE device on it, waits for its GIDs (0 link-local,
 # then IPv4, then IPv6) and prints its name, rxe0 for the first.
 rxe_up() {
-    local nic=$1 ipv4=${2:--} ipv6=${3:--} mtu=${4:-1500} gids=1 device index=0
+    local nic=$1 ipv4=${2:--} ipv6=${3:--} mtu=${4:-1500} gids=1 device index=0 family
     modprobe -a rdma_rxe ib_uverbs rdma_ucm ib_umad || return
     ip link set dev "$nic" mtu "$mtu" up || return
+    # ibv_modify_qp fails if the kernel has not resolved the peer's MAC after 1 s. By default the kernel queries
+    # a neighbour once per second, so one query lost (for example, just after the link came up) is enough.
+    for family in ipv4 ipv6; do
+        sysctl -qw "net.$family.neigh.$nic.retrans_time_ms=100" "net.$family.neigh.$nic.mcast_solicit=9" || return
+    done
     if [ "$ipv4" != - ]; then
         ip address replace "$ipv4" dev "$nic" || return
         gids=$((gids + 1))
