@@ -11,7 +11,7 @@ use roce::counters::QpCounters;
 use roce::engine::limits::DeviceLimits;
 use roce::engine::{DestroyError, Engine, Event, Progress, SharedObjects};
 use roce::id::{Gid, Mac};
-use roce::neighbour::Resolution;
+use roce::neighbour::{Mode, Resolution};
 use roce::port::Port;
 use roce::port::events::Events;
 use roce::port::fault::Fault;
@@ -21,9 +21,10 @@ use crate::background::Background;
 use crate::drive::{Activity, Drive, DriveGuard, DriveLock};
 use crate::error::Error;
 use crate::fatal::Fatal;
-use crate::kernel::{KernelError, KernelNeighbours};
+use crate::kernel::{Interface, KernelError, KernelNeighbours};
 use crate::listeners::Listeners;
 use crate::options::DeviceOptions;
+use crate::port::config::{interface_mtu_bytes, interface_neighbour};
 use crate::port::{PortControl, PortKind, PortSpec, SharedInterface, Wire};
 use crate::stat::{self, Answer, DeviceCounters};
 use crate::watch::Watch;
@@ -117,7 +118,9 @@ impl Drive for DeviceCore {
     fn on_panic(&mut self) {
         self.engine.abandon_poll();
         let name = std::thread::current().name().unwrap_or("without a name").to_owned();
-        self.raise_fatal(format!("thread {name} panicked while it drove the engine"));
+        self.raise_fatal(format!(
+            "thread {name} panicked while it drove the engine (the panic is on standard error, please report it)"
+        ));
     }
 }
 
@@ -414,6 +417,54 @@ impl Shared {
             }
         }
         result
+    }
+
+    /// Applies the configuration of the kernel's interface to the port: addresses, MTU, and on a dedicated port gateways.
+    /// Queue pairs keep their source addresses and path MTUs.
+    pub(crate) fn set_interface(&self, interface: &Interface) {
+        let config = interface_neighbour(self.port.kind, interface);
+        // `mtu=` in the name of the port can exceed the new MTU; then the new MTU applies.
+        let mtu_bytes = interface_mtu_bytes(&self.port, interface).unwrap_or(interface.mtu_bytes);
+        self.control().set_interface(interface);
+        if let Some(mut kernel) = self.kernel() {
+            kernel.neighbours.set_name(&interface.name);
+        }
+        let mut driven = self.inspect();
+        let is_other_mac = driven.engine.port().caps().mac != interface.mac;
+        driven.engine.port_mut().inner_mut().inner_mut().dpdk_mut().set_mtu_bytes(mtu_bytes);
+        let neighbour = driven.engine.neighbour_mut();
+        let generation = neighbour.gids().generation();
+        let replaced = neighbour.gids_mut().replace(&config.gids, None);
+        if config.mode == Mode::Dedicated {
+            neighbour.set_gateways(config.gateway_v4, config.gateway_v6);
+        }
+        if neighbour.gids().generation() != generation {
+            driven.on_event(Event::GidChange);
+        }
+        drop(driven);
+        if let Err(error) = replaced {
+            tracing::warn!(port = %self.port, %error, "an address of the interface is no GID");
+        }
+        if is_other_mac {
+            tracing::warn!(port = %self.port, mac = %interface.mac, "the interface has another MAC: open the port again");
+        }
+    }
+
+    /// Puts the device in a fatal error, because the port stays bound to the interface that was removed, also after an
+    /// interface of the same name was created.
+    pub(crate) fn interface_removed(&self, name: &str) {
+        tracing::error!(port = %self.port, "the network interface {name} was removed");
+        self.inspect().raise_fatal(format!("the network interface {name} was removed"));
+    }
+
+    /// Reports that the link came up or went down. If it came up, announces the addresses of a dedicated port.
+    pub(crate) fn link_changed(&self, is_up: bool) {
+        tracing::info!(port = %self.port, "the link is {}", if is_up { "up" } else { "down" });
+        let mut driven = self.inspect();
+        if is_up {
+            driven.engine.neighbour_mut().announce_again();
+        }
+        driven.on_event(if is_up { Event::PortActive } else { Event::PortError });
     }
 
     pub(crate) fn gid(&self, index: usize) -> Option<Gid> {

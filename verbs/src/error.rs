@@ -157,14 +157,15 @@ pub enum Error {
         /// Time waited, in milliseconds.
         waited_millis: u64,
     },
-    /// A thread panicked while it drove the engine, because of a fault of this library: the device is in a fatal error.
+    /// The device is in a fatal error: a thread panicked while it drove the engine, because of a fault of this library,
+    /// or the network interface of the port was removed.
     #[error(
-        "the device {port} is in a fatal error: {reason} (the panic is on standard error, please report it). Its queue pairs, queues and regions are lost: close the device and open it again"
+        "the device {port} is in a fatal error: {reason}. Its queue pairs, queues and regions are lost: close the device and open it again"
     )]
     DeviceFatal {
         /// The port's name.
         port: String,
-        /// Description of the panic, with the name of the thread.
+        /// The thread that panicked, or the interface that was removed.
         reason: String,
     },
     /// A range of bytes is not within a memory region.

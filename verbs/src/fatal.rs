@@ -1,6 +1,7 @@
-//! Devices in a fatal error: a thread panicked while it drove the engine.
+//! Devices in a fatal error: a thread panicked while it drove the engine, or the network interface of the port was
+//! removed.
 //!
-//! The panic may have left the engine in an inconsistent state, in which the engine might complete work requests that
+//! A panic may have left the engine in an inconsistent state, in which the engine might complete work requests that
 //! were never executed. The device therefore queues [`Event::DeviceFatal`](roce::engine::Event), and every later verb
 //! fails, except verbs that only read attributes, counters, pending events or pending completions.
 

@@ -32,6 +32,7 @@ mod drive;
 mod error;
 mod fatal;
 mod inbox;
+mod link;
 mod listeners;
 mod lock;
 #[cfg(all(test, loom))]

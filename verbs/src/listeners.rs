@@ -19,11 +19,9 @@ const ASYNC_EVENTS_MAX: usize = 1024;
 pub struct AsyncEvent {
     /// The event, with the number of its object.
     pub event: Event,
-    /// Cookie of the object; 0 for [`Event::DeviceFatal`].
+    /// Cookie of the object; 0 for an event of the device or its port.
     pub cookie: u64,
 }
-
-const DEVICE_FATAL: AsyncEvent = AsyncEvent { event: Event::DeviceFatal, cookie: 0 };
 
 /// An event of a completion queue, in its completion channel (`ibv_get_cq_event`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -68,7 +66,7 @@ impl Listeners {
         table.contexts.retain(|context| context.strong_count() > 0);
         table.contexts.push(Arc::downgrade(events));
         if table.is_fatal {
-            events.put_within(DEVICE_FATAL, ASYNC_EVENTS_MAX);
+            put_device_event(events, Event::DeviceFatal);
         }
     }
 
@@ -96,15 +94,18 @@ impl Listeners {
         }
     }
 
-    /// Appends the event of an object to the queue of the object's listener. Appends a fatal error to the queues of all
-    /// contexts, and wakes all present and future waiters of the completion channels.
+    /// Appends the event of an object to the queue of the object's listener, and an event of the device to the queues of
+    /// all contexts. A fatal error also wakes all present and future waiters of the completion channels.
     pub(crate) fn deliver(&self, event: Event) {
         let mut table = self.table();
         let Some(object) = Object::of(event) else {
-            table.is_fatal = true;
             let contexts = table.contexts.iter().filter_map(Weak::upgrade);
-            contexts.for_each(|events| events.put_within(DEVICE_FATAL, ASYNC_EVENTS_MAX));
-            return table.channels.iter().filter_map(Weak::upgrade).for_each(|channel| channel.close());
+            contexts.for_each(|events| put_device_event(&events, event));
+            if event == Event::DeviceFatal {
+                table.is_fatal = true;
+                table.channels.iter().filter_map(Weak::upgrade).for_each(|channel| channel.close());
+            }
+            return;
         };
         let Some(Listener { events, channel, cookie }) = table.objects.get(&object) else { return };
         let cookie = *cookie;
@@ -117,4 +118,8 @@ impl Listeners {
             event => events.put_within(AsyncEvent { event, cookie }, ASYNC_EVENTS_MAX),
         }
     }
+}
+
+fn put_device_event(events: &Inbox<AsyncEvent>, event: Event) {
+    events.put_within(AsyncEvent { event, cookie: 0 }, ASYNC_EVENTS_MAX);
 }

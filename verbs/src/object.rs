@@ -20,7 +20,7 @@ impl Object {
     /// Returns the object that `event` names; `None` for an event of the device.
     pub(crate) fn of(event: Event) -> Option<Object> {
         match event {
-            Event::DeviceFatal => None,
+            Event::PortActive | Event::PortError | Event::GidChange | Event::DeviceFatal => None,
             Event::Completion(cq) | Event::CqError(cq) => Some(Object::Cq(cq)),
             Event::SrqLimitReached(srq) => Some(Object::Srq(srq)),
             Event::QpFatal(qpn)

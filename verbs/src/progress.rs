@@ -19,6 +19,7 @@ use std::time::{Duration, Instant};
 
 use crate::device::Shared;
 use crate::drive::{Duty, Watch};
+use crate::link::LinkWatch;
 use crate::stat::StatSocket;
 use crate::watch;
 
@@ -35,24 +36,24 @@ const MAINTAIN_INTERVAL: Duration = Duration::from_millis(20);
 pub(crate) const THREAD_NAME: &str = "roce-progress";
 
 /// Starts the background thread of a device. The thread also answers readers of the statistics socket `stat`.
-pub(crate) fn start(shared: &Arc<Shared>, stat: Option<StatSocket>) -> io::Result<()> {
+pub(crate) fn start(shared: &Arc<Shared>, mut link: LinkWatch, stat: Option<StatSocket>) -> io::Result<()> {
     let weak = Arc::downgrade(shared);
     let handle = thread::Builder::new()
         .name(THREAD_NAME.into())
-        .spawn(move || run_to_the_end(&weak, stat.as_ref()))?;
+        .spawn(move || run_to_the_end(&weak, &mut link, stat.as_ref()))?;
     shared.background.keep(handle);
     Ok(())
 }
 
 /// Runs the background thread until the device is closed. A panic puts the device in a fatal error; the thread then
 /// continues without driving the engine, to answer readers of the statistics socket. A second panic ends the thread.
-fn run_to_the_end(weak: &Weak<Shared>, stat: Option<&StatSocket>) {
+fn run_to_the_end(weak: &Weak<Shared>, link: &mut LinkWatch, stat: Option<&StatSocket>) {
     for _ in 0..2 {
-        let Err(panic) = catch_unwind(AssertUnwindSafe(|| run(weak, stat))) else { return };
+        let Err(panic) = catch_unwind(AssertUnwindSafe(|| run(weak, link, stat))) else { return };
         let Some(shared) = weak.upgrade() else { return };
         let what = text_of(&*panic);
         tracing::error!(port = %shared.port, "the background thread panicked, the device is in a fatal error: {what}");
-        shared.inspect().raise_fatal(format!("the background thread panicked: {what}"));
+        shared.inspect().raise_fatal(format!("the background thread panicked (please report it): {what}"));
     }
 }
 
@@ -61,7 +62,7 @@ fn text_of(panic: &(dyn Any + Send)) -> &str {
     text.or_else(|| panic.downcast_ref::<String>().map(String::as_str)).unwrap_or("without a message")
 }
 
-fn run(weak: &Weak<Shared>, stat: Option<&StatSocket>) {
+fn run(weak: &Weak<Shared>, link: &mut LinkWatch, stat: Option<&StatSocket>) {
     let mut nap = NAP_MIN;
     let mut watch = Watch::default();
     let mut counters = watch::Watch::new();
@@ -71,7 +72,7 @@ fn run(weak: &Weak<Shared>, stat: Option<&StatSocket>) {
             return;
         }
         if maintained.elapsed() >= MAINTAIN_INTERVAL {
-            if maintain(&shared, &mut counters) {
+            if maintain(&shared, link, &mut counters) {
                 maintained = Instant::now();
             }
             if let Some(stat) = stat {
@@ -86,9 +87,9 @@ fn run(weak: &Weak<Shared>, stat: Option<&StatSocket>) {
     }
 }
 
-/// Restarts a memif client whose link is down, updates neighbours from the kernel, and logs the growth of counters that
-/// should not grow. Returns false, without an effect, if another thread drives the engine or after a fatal error.
-fn maintain(shared: &Shared, counters: &mut watch::Watch) -> bool {
+/// Restarts a memif client whose link is down, follows the link and the kernel's interface and neighbours, and logs the
+/// growth of counters that should not grow. Returns false, without an effect, if another thread drives the engine or after a fatal error.
+fn maintain(shared: &Shared, link: &mut LinkWatch, counters: &mut watch::Watch) -> bool {
     let driving = shared.activity.drive_in_background();
     let Some(mut driven) = shared.try_lock() else { return false };
     driven.log_conflict();
@@ -96,6 +97,10 @@ fn maintain(shared: &Shared, counters: &mut watch::Watch) -> bool {
     shared.poll_link();
     drop(driving);
     let lines = shared.look_at_counters(counters);
+    link.follow(shared);
+    if shared.check().is_err() {
+        return false;
+    }
     shared.follow_kernel();
     for line in lines {
         tracing::warn!(port = %shared.port, "{line}");

@@ -12,6 +12,7 @@ use roce::port::pcap::Pcap;
 
 use crate::device::{Device, EngineClock, Shared};
 use crate::error::OpenError;
+use crate::link::LinkWatch;
 use crate::options::DeviceOptions;
 use crate::port::{self, PortSpec, Wire};
 use crate::progress;
@@ -94,7 +95,8 @@ fn open_device(spec: &PortSpec, options: &DeviceOptions) -> Result<Arc<Device>, 
     if let Err(error) = &stat {
         tracing::debug!(%error, "no socket for `roce stat`: this device will not be listed");
     }
-    progress::start(&shared, stat.ok())
+    let link = LinkWatch::new(&shared, opened.interface);
+    progress::start(&shared, link, stat.ok())
         .map_err(|error| OpenError::System { what: "cannot start a thread", error })?;
     Ok(Arc::new(Device { shared, options: options.clone() }))
 }

@@ -27,7 +27,14 @@ pub enum Event {
     /// A shared receive queue has fewer receives than its limit. The limit is set to 0, so that this event is reported
     /// once (IBA 11.6.3).
     SrqLimitReached(SrqId),
-    /// Local catastrophic error (IBA 11.6.3): every later call fails. Reported by the owner of the engine after a panic
-    /// of a thread that drove the engine.
+    /// The link of the port is up again (IBA 11.6.3). Reported by the owner of the engine, as are the events below.
+    PortActive,
+    /// The link of the port is down (IBA 11.6.3). Queue pairs stay in their states and continue to retransmit, so a
+    /// connection continues if the link is up again before the connection's retries are exceeded.
+    PortError,
+    /// An address was added to the GID table, or removed from it (`IBV_EVENT_GID_CHANGE`).
+    GidChange,
+    /// Local catastrophic error (IBA 11.6.3): every later call fails. Reported after a panic of a thread that drove the
+    /// engine, and after the network interface of the port was removed.
     DeviceFatal,
 }

@@ -154,6 +154,30 @@ impl GidTable {
         Ok(())
     }
 
+    /// Makes `addresses` (each with its prefix length in bits) the addresses of this table, beside the link-local GID.
+    /// An address that was in the table already keeps its GID index. All new addresses get the VLAN `vlan`.
+    ///
+    /// # Errors
+    /// The first error of [`GidTable::add`]. The addresses without an error are in the table nevertheless.
+    pub fn replace(&mut self, addresses: &[(IpAddr, u8)], vlan: Option<u16>) -> Result<(), GidError> {
+        let first_index = LINK_LOCAL_INDEX + 1;
+        for entry in self.entries.iter_mut().skip(first_index) {
+            let is_kept = |entry: &GidEntry| {
+                addresses.iter().any(|&(ip, prefix_bits)| {
+                    Gid::from(ip) == entry.gid && prefix_bits == entry.prefix_bits && vlan == entry.vlan
+                })
+            };
+            if entry.take_if(|entry| !is_kept(entry)).is_some() {
+                self.generation += 1;
+            }
+        }
+        let mut result = Ok(());
+        for &(ip, prefix_bits) in addresses {
+            result = result.and(self.add(ip, prefix_bits, vlan).map(drop));
+        }
+        result
+    }
+
     /// Returns the entry at GID index `index`; `None` if the index is empty or past the end of the table.
     pub fn get(&self, index: usize) -> Option<&GidEntry> {
         self.entries.get(index)?.as_ref()
@@ -217,6 +241,10 @@ impl GidTable {
     /// Returns a number that increases with each change of the table.
     pub fn generation(&self) -> u64 {
         self.generation
+    }
+
+    pub(super) fn announce_again(&mut self) {
+        self.entries.iter_mut().flatten().for_each(|entry| entry.announced = false);
     }
 
     pub(super) fn take_unannounced(&mut self) -> Vec<GidEntry> {
@@ -290,6 +318,27 @@ mod tests {
         assert_eq!(table.add(ip("10.0.2.1"), 24, Some(7)), Ok(1));
         assert_eq!(table.get(1).unwrap().vlan, Some(7));
         assert_eq!(table.generation(), 4);
+    }
+
+    #[test]
+    fn addresses_that_stay_keep_their_index() {
+        let mut table = table(&[("10.0.0.1", 24), ("10.0.1.1", 24), ("2001:db8::1", 64)]);
+        let before = table.generation();
+        let same =
+            [("2001:db8::1", 64), ("10.0.0.1", 24), ("10.0.1.1", 24)].map(|(text, bits)| (ip(text), bits));
+        assert_eq!(table.replace(&same, None), Ok(()));
+        assert_eq!(table.generation(), before);
+        // 10.0.0.1 has another prefix, 10.0.1.1 is removed, 224.0.0.1 is refused.
+        let other =
+            [("224.0.0.1", 4), ("10.0.0.1", 16), ("10.0.2.1", 24), ("2001:db8::1", 64), ("10.0.3.1", 24)];
+        let other = other.map(|(text, bits)| (ip(text), bits));
+        assert_eq!(table.replace(&other, None), Err(GidError::NotUnicast(ip("224.0.0.1"))));
+        let gids = table.iter().skip(1).map(|(index, entry)| (index, entry.ip(), entry.prefix_bits));
+        let expected =
+            [(1, "10.0.0.1", 16), (2, "10.0.2.1", 24), (3, "2001:db8::1", 64), (4, "10.0.3.1", 24)];
+        assert!(gids.eq(expected.map(|(index, text, bits)| (index, ip(text), bits))));
+        assert_eq!(table.replace(&[], None), Ok(()));
+        assert_eq!(table.iter().count(), 1, "the link-local GID stays");
     }
 
     #[test]

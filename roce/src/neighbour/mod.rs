@@ -118,6 +118,8 @@ pub struct Neighbour {
     mode: Mode,
     gateway_v4: Option<Ipv4Addr>,
     gateway_v6: Option<Ipv6Addr>,
+    /// Number of calls of `set_gateways` that changed a gateway.
+    gateway_changes: u64,
     gids: GidTable,
     /// Value of [`GidTable::generation`] at the last announcement; `None` before the first announcement.
     announced: Option<u64>,
@@ -143,6 +145,7 @@ impl Neighbour {
             mode: config.mode,
             gateway_v4: config.gateway_v4,
             gateway_v6: config.gateway_v6,
+            gateway_changes: 0,
             gids,
             announced: None,
             cache: Cache::default(),
@@ -164,6 +167,22 @@ impl Neighbour {
     /// Returns the GID table for changes. On a dedicated port the next `poll_transmit` announces new addresses.
     pub fn gids_mut(&mut self) -> &mut GidTable {
         &mut self.gids
+    }
+
+    /// Sets the gateways of a dedicated port; `None`: no gateway of this IP family. MACs that were resolved before are
+    /// resolved again.
+    pub fn set_gateways(&mut self, gateway_v4: Option<Ipv4Addr>, gateway_v6: Option<Ipv6Addr>) {
+        if (self.gateway_v4, self.gateway_v6) != (gateway_v4, gateway_v6) {
+            (self.gateway_v4, self.gateway_v6) = (gateway_v4, gateway_v6);
+            self.gateway_changes += 1;
+        }
+    }
+
+    /// Makes the next `poll_transmit` of a dedicated port announce all addresses again, because the link was down, and
+    /// the peers or switches at the other end of the link may be different ones now.
+    pub fn announce_again(&mut self) {
+        self.gids.announce_again();
+        self.announced = None;
     }
 
     /// Resolves the destination MAC of packets to `dst`. If the MAC of the next hop is unknown, schedules a query.
@@ -205,7 +224,7 @@ impl Neighbour {
     /// Returns a number that changes when a result of [`Neighbour::resolve`] may have changed. A caller that received
     /// [`Resolution::Pending`] calls `resolve` again only after a change of this number.
     pub fn generation(&self) -> u64 {
-        self.cache.generation().wrapping_add(self.gids.generation())
+        self.cache.generation().wrapping_add(self.gids.generation()).wrapping_add(self.gateway_changes)
     }
 
     /// Sets the Ethernet address of the neighbour `ip`; received frames do not change this address. Returns false if

@@ -157,6 +157,25 @@ fn addresses_are_announced_once_and_new_ones_when_added() {
     let frames = sent(&mut a, START);
     assert_eq!((frames.len(), arp_of(&frames[0]).sender_ipv4), (1, [10, 0, 1, 1]));
     assert_eq!((a.counters().arp_requests_tx, a.counters().nd_advertisements_tx), (2, 2));
+
+    a.announce_again();
+    assert_eq!(sent(&mut a, START).len(), 4, "all addresses");
+    assert_eq!((a.next_deadline(), sent(&mut a, START).len()), (None, 0));
+}
+
+#[test]
+fn a_gateway_that_changes_is_resolved_anew() {
+    let mut a = node_a();
+    a.set_neighbour(ip("10.0.0.254"), B_MAC);
+    assert_eq!(a.resolve(ip("8.8.8.8"), START), Resolution::Known(B_MAC));
+    let generation = a.generation();
+    a.set_gateways(Some(v4("10.0.0.254")), Some(v6("fe80::fe")));
+    assert_eq!(a.generation(), generation, "no gateway has changed");
+    a.set_gateways(Some(v4("10.0.0.253")), None);
+    assert_ne!(a.generation(), generation);
+    assert_eq!(a.resolve(ip("8.8.8.8"), START), Resolution::Pending);
+    assert_eq!(a.wanted().collect::<Vec<_>>(), [ip("10.0.0.253")]);
+    assert_eq!(a.resolve(ip("2600::1"), START), Resolution::Unreachable);
 }
 
 #[test]

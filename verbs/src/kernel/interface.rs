@@ -38,8 +38,22 @@ pub struct Interface {
 impl Interface {
     /// Reads the interface `name` of this network namespace. Needs no privilege.
     pub fn read(name: &str) -> Result<Self, KernelError> {
+        let mut question = LinkMessage::default();
+        question.attributes.push(LinkAttribute::IfName(name.to_owned()));
+        Interface::read_link(name, question)
+    }
+
+    /// Reads this interface again, by its index, because the interface may have been renamed.
+    pub(super) fn read_again(&self) -> Result<Self, KernelError> {
+        let mut question = LinkMessage::default();
+        question.header.index = self.index;
+        Interface::read_link(&self.name, question)
+    }
+
+    /// Reads the interface that `question` names. `name` is the name in errors.
+    fn read_link(name: &str, question: LinkMessage) -> Result<Self, KernelError> {
         let mut netlink = Netlink::open()?;
-        let mut interface = read_link(&mut netlink, name)?;
+        let mut interface = ask_link(&mut netlink, name, question)?;
         interface.addresses = read_addresses(&mut netlink, interface.index)?;
         let gateways = read_gateways(&mut netlink, interface.index)?;
         interface.gateway_v4 = gateways.iter().find_map(|ip| match ip {
@@ -59,10 +73,8 @@ impl Interface {
     }
 }
 
-fn read_link(netlink: &mut Netlink, name: &str) -> Result<Interface, KernelError> {
+fn ask_link(netlink: &mut Netlink, name: &str, question: LinkMessage) -> Result<Interface, KernelError> {
     let doing = "read the interface";
-    let mut question = LinkMessage::default();
-    question.attributes.push(LinkAttribute::IfName(name.to_owned()));
     let answers = netlink.ask(doing, RouteNetlinkMessage::GetLink(question), Scope::One).map_err(
         |error| match error {
             KernelError::System { source, .. } if is_absent(&source) => {
@@ -80,17 +92,19 @@ fn read_link(netlink: &mut Netlink, name: &str) -> Result<Interface, KernelError
     if link.header.link_layer_type != LinkLayerType::Ether {
         return Err(KernelError::NotEthernet(name.to_owned()));
     }
+    let mut name = None;
     let mut mac = None;
     let mut mtu_bytes = None;
     for attribute in &link.attributes {
         match attribute {
+            LinkAttribute::IfName(text) => name = Some(text.clone()),
             LinkAttribute::Address(bytes) => mac = bytes.as_slice().try_into().ok().map(Mac),
             LinkAttribute::Mtu(bytes) => mtu_bytes = usize::try_from(*bytes).ok(),
             _ => {}
         }
     }
     Ok(Interface {
-        name: name.to_owned(),
+        name: name.ok_or_else(|| missing("name"))?,
         index: link.header.index,
         mac: mac.ok_or_else(|| missing("Ethernet address"))?,
         mtu_bytes: mtu_bytes.ok_or_else(|| missing("MTU"))?,

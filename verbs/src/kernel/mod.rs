@@ -14,12 +14,14 @@ mod guard;
 mod interface;
 mod neighbours;
 mod netlink;
+mod watch;
 
 pub use error::KernelError;
 pub use filter::ROCE_FILTER;
 pub use guard::PortGuard;
 pub use interface::Interface;
 pub use neighbours::KernelNeighbours;
+pub use watch::{InterfaceChange, InterfaceWatch};
 
 #[cfg(test)]
 mod tests;

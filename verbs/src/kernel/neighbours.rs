@@ -66,6 +66,11 @@ impl KernelNeighbours {
         })
     }
 
+    /// Sets the name of the interface, which may have been renamed.
+    pub(crate) fn set_name(&mut self, interface: &str) {
+        interface.clone_into(&mut self.interface);
+    }
+
     /// Returns the MAC of the next hop to `ip`, which is `ip` itself or a gateway. If the kernel has not resolved this
     /// MAC, returns `Pending`, and makes the kernel resolve the MAC. The caller calls `resolve` again when
     /// [`KernelNeighbours::due`] returns `ip`. If the kernel has no route to `ip` over the interface, returns

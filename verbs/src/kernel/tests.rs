@@ -425,3 +425,78 @@ fn two_queue_pairs_of_one_interface_connect() {
         assert_eq!((done.wr_id, done.imm, done.status), (1, Some(7), crate::WcStatus::Success));
     });
 }
+
+/// Waits for the next asynchronous event of `device`.
+fn next_event(device: &crate::Context) -> crate::Event {
+    wait_for("an event", || device.poll_async_event())
+}
+
+#[test]
+fn addresses_and_mtu_of_the_interface_are_followed() {
+    in_namespace("addresses_and_mtu_of_the_interface_are_followed", || {
+        let device = open_device();
+        let gids = || device.attr().gids;
+        let before = gids();
+        shell("ip address add 10.6.0.1/24 dev v0");
+        assert_eq!(next_event(&device), crate::Event::GidChange);
+        assert_eq!(gids()[..before.len()], before, "the other addresses keep their indices");
+        assert_eq!(gids()[before.len()..], [(before.len(), ip("10.6.0.1").into())]);
+        shell("ip address delete 10.6.0.1/24 dev v0; ip address add 10.5.0.1/24 dev d0");
+        assert_eq!((next_event(&device), gids()), (crate::Event::GidChange, before));
+
+        let has_mtu = |mtu| (device.attr().active_mtu == Some(mtu)).then_some(());
+        wait_for("the first MTU", || has_mtu(crate::PathMtu::Mtu4096));
+        shell("ip link set v0 mtu 1500");
+        wait_for("the smaller MTU", || has_mtu(crate::PathMtu::Mtu1024));
+        shell("ip link set v0 mtu 4200");
+        wait_for("the first MTU again", || has_mtu(crate::PathMtu::Mtu4096));
+        assert_eq!(device.poll_async_event(), None);
+    });
+}
+
+#[test]
+fn a_link_that_goes_down_and_up_is_reported() {
+    in_namespace("a_link_that_goes_down_and_up_is_reported", || {
+        let device = open_device();
+        let other = open_device();
+        shell("ip -n peer link set v1 down");
+        assert_eq!(
+            (next_event(&device), next_event(&other)),
+            (crate::Event::PortError, crate::Event::PortError)
+        );
+        assert!(!device.attr().is_up);
+        shell("ip -n peer link set v1 up");
+        assert_eq!(next_event(&device), crate::Event::PortActive);
+        assert!(device.attr().is_up);
+        device.resolve(ip("10.9.0.2").into(), 1, LONG).unwrap();
+        // The kernel removes the IPv6 addresses of an interface that is down.
+        shell("ip link set v0 down");
+        assert_eq!(
+            [next_event(&device), next_event(&device)],
+            [crate::Event::GidChange, crate::Event::PortError]
+        );
+        shell("ip link set v0 name w0; ip link set w0 up");
+        assert_eq!(next_event(&device), crate::Event::PortActive);
+        assert_eq!(device.gid(1), Some(ip("10.9.0.1").into()));
+        wait_for("a neighbour on the renamed interface", || {
+            device.resolve(ip("10.9.0.2").into(), 1, LONG).ok()
+        });
+    });
+}
+
+#[test]
+fn an_interface_that_is_removed_is_a_fatal_error() {
+    in_namespace("an_interface_that_is_removed_is_a_fatal_error", || {
+        let device = open_device();
+        let channel = device.create_comp_channel().unwrap();
+        let waiter = std::thread::spawn(move || channel.wait(LONG).err().map(|error| error.to_string()));
+        shell("ip link delete v0");
+        assert_eq!(next_event(&device), crate::Event::DeviceFatal);
+        let error = device.alloc_pd().err().unwrap().to_string();
+        assert!(error.contains("v0 was removed. Its queue pairs"), "{error}");
+        assert_eq!(waiter.join().unwrap(), Some(error));
+        drop(device);
+        shell("ip link add v0 type veth peer name v1; ip link set v0 up; ip link set v1 up");
+        assert!(open_device().alloc_pd().is_ok(), "the port of the new interface");
+    });
+}

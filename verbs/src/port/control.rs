@@ -5,6 +5,7 @@ use std::time::{Duration, Instant};
 use dpdk_ffi::{EthPort, PortCounters, PortError, PortStats};
 
 use super::dpdk::DpdkPort;
+use crate::kernel::Interface;
 
 /// Control of a DPDK port: link, statistics, and the restart of a memif client. DPDK permits all but the restart while
 /// another thread receives and sends through the [`DpdkPort`].
@@ -14,6 +15,8 @@ pub struct PortControl {
     /// peer's process has started.
     restarts: bool,
     restarted_at: Option<Instant>,
+    /// Whether the network interface of the kernel has a link; `None` on other ports.
+    interface_is_up: Option<bool>,
 }
 
 /// Shortest interval between two restarts of a port: long enough for memif client and server to connect.
@@ -21,7 +24,7 @@ const RESTART_INTERVAL: Duration = Duration::from_millis(300);
 
 impl PortControl {
     pub(super) fn new(port: EthPort, restarts: bool) -> Self {
-        PortControl { port, restarts, restarted_at: None }
+        PortControl { port, restarts, restarted_at: None, interface_is_up: None }
     }
 
     /// Returns the name of the DPDK driver.
@@ -29,9 +32,15 @@ impl PortControl {
         &self.port.info().driver
     }
 
-    /// Returns whether the port is started and its link is up.
+    /// Returns whether the port is started and its link is up. On a network interface of the kernel, the state of the
+    /// interface counts, because the driver af_packet reports a link without looking at the carrier.
     pub fn is_up(&self) -> bool {
-        self.port.is_started() && self.port.link().is_up
+        self.port.is_started() && self.interface_is_up.unwrap_or_else(|| self.port.link().is_up)
+    }
+
+    /// Stores whether the network interface of the kernel is up and has a carrier.
+    pub(crate) fn set_interface(&mut self, interface: &Interface) {
+        self.interface_is_up = Some(interface.is_up && interface.has_carrier);
     }
 
     /// Returns the speed of the link in Mbit/s, as the driver reports it; `None` if the driver reports none.

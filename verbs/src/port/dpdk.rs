@@ -40,6 +40,11 @@ impl DpdkPort {
         self.queues.iter_mut()
     }
 
+    /// Sets the MTU in bytes that [`Port::caps`] returns, because the MTU of the kernel's interface has changed.
+    pub fn set_mtu_bytes(&mut self, mtu_bytes: usize) {
+        self.caps.mtu_bytes = mtu_bytes;
+    }
+
     /// Makes the port receive, from now on, the frames that the port sends to its own MAC.
     pub fn loop_back(&mut self) {
         self.loops_back = true;

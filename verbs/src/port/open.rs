@@ -20,7 +20,7 @@ use super::memif;
 use super::spec::{PortKind, PortSpec};
 use super::vdev::vdev_name;
 use crate::error::OpenError;
-use crate::kernel::{Interface, KernelNeighbours, PortGuard, ROCE_FILTER};
+use crate::kernel::{InterfaceWatch, KernelNeighbours, PortGuard, ROCE_FILTER};
 
 /// Number of mbufs in a thread's cache of the mbuf pool. A cache of more than 1.5 times this number returns mbufs to
 /// the pool.
@@ -60,6 +60,8 @@ pub struct Opened {
     pub neighbour: NeighbourConfig,
     /// Handles of the shared port; `None` if the port is dedicated.
     pub shared: Option<SharedInterface>,
+    /// The network interface of the kernel on which the port is; `None` on other ports.
+    pub interface: Option<InterfaceWatch>,
 }
 
 /// Opens the port that `spec` names. If this process has not initialised DPDK yet, first initialises DPDK with `eal`.
@@ -76,22 +78,24 @@ pub fn open(spec: &PortSpec, eal: &EalConfig) -> Result<Opened, OpenError> {
 }
 
 fn open_kernel_interface(eal: Eal, spec: &PortSpec) -> Result<Opened, OpenError> {
-    let interface = Interface::read(&spec.target)?;
+    let watch = InterfaceWatch::open(&spec.target)?;
+    let interface = watch.interface();
     interface.require_up()?;
-    let mtu_bytes = interface_mtu_bytes(spec, &interface)?;
+    let mtu_bytes = interface_mtu_bytes(spec, interface)?;
     let device = attach(eal, spec)?;
     let caps = PortCaps { mac: interface.mac, mtu_bytes };
     let (port, queues) = builder(eal, spec)?.open(device).map_err(|error| open_error(spec, error))?;
-    let (port, control) = (DpdkPort::new(queues, caps), PortControl::new(port, false));
-    let neighbour = interface_neighbour(spec.kind, &interface);
+    let (port, mut control) = (DpdkPort::new(queues, caps), PortControl::new(port, false));
+    control.set_interface(interface);
+    let neighbour = interface_neighbour(spec.kind, interface);
     let shared = match neighbour.mode {
         Mode::Dedicated => None,
         Mode::Shared => {
-            let guard = PortGuard::hold(&interface)?;
-            Some(SharedInterface { neighbours: KernelNeighbours::open(&interface)?, _guard: guard })
+            let guard = PortGuard::hold(interface)?;
+            Some(SharedInterface { neighbours: KernelNeighbours::open(interface)?, _guard: guard })
         }
     };
-    Ok(Opened { port, control, neighbour, shared })
+    Ok(Opened { port, control, neighbour, shared, interface: Some(watch) })
 }
 
 /// Returns the `OpenError` for `error`, which the opening of a port returned. For an XDP port, adds the requirements of
@@ -127,7 +131,7 @@ fn open_dedicated(eal: Eal, spec: &PortSpec) -> Result<Opened, OpenError> {
     let neighbour = dedicated_neighbour(spec, mac);
     let (port, control) =
         (DpdkPort::new(queues, PortCaps { mac, mtu_bytes }), PortControl::new(port, is_memif_client));
-    Ok(Opened { port, control, neighbour, shared: None })
+    Ok(Opened { port, control, neighbour, shared: None, interface: None })
 }
 
 /// Returns the MAC of a port whose device has the MAC `device`. On a tap, `device` is the MAC of the kernel's end, and

@@ -1,0 +1,91 @@
+//! Changes of a network interface while its port is open.
+
+use netlink_packet_route::RouteNetlinkMessage;
+
+use super::netlink::Netlink;
+use super::{Interface, KernelError};
+
+/// Multicast groups of the kernel's notifications about links, addresses and routes (linux/rtnetlink.h).
+const GROUPS: [u32; 5] =
+    [RTNLGRP_LINK, RTNLGRP_IPV4_IFADDR, RTNLGRP_IPV4_ROUTE, RTNLGRP_IPV6_IFADDR, RTNLGRP_IPV6_ROUTE];
+const RTNLGRP_LINK: u32 = 1;
+const RTNLGRP_IPV4_IFADDR: u32 = 5;
+const RTNLGRP_IPV4_ROUTE: u32 = 7;
+const RTNLGRP_IPV6_IFADDR: u32 = 9;
+const RTNLGRP_IPV6_ROUTE: u32 = 11;
+
+/// Largest number of datagrams with notifications that one call of [`InterfaceWatch::poll`] reads.
+const DATAGRAMS_PER_CALL: usize = 64;
+
+/// Change of an interface since the previous call of [`InterfaceWatch::poll`].
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum InterfaceChange {
+    /// The interface has another configuration now.
+    Changed(Interface),
+    /// The interface was removed, or moved to another network namespace. The name is the last name of the interface.
+    Removed(String),
+}
+
+/// A network interface, its last known configuration, and a socket that receives the kernel's notifications.
+pub struct InterfaceWatch {
+    notifications: Netlink,
+    interface: Interface,
+    /// Whether the configuration may have changed since it was read.
+    is_stale: bool,
+}
+
+impl InterfaceWatch {
+    /// Subscribes to changes of the interface `name`, and then reads its configuration. Needs no privilege.
+    pub fn open(name: &str) -> Result<Self, KernelError> {
+        let notifications = Netlink::subscribe(&GROUPS)?;
+        Ok(InterfaceWatch { notifications, interface: Interface::read(name)?, is_stale: false })
+    }
+
+    /// Returns the configuration at the last change, or at [`InterfaceWatch::open`].
+    pub fn interface(&self) -> &Interface {
+        &self.interface
+    }
+
+    /// Returns the change since the previous call; `None` if the configuration is the same. Does not wait. After an error
+    /// the next call reads the configuration again.
+    pub fn poll(&mut self) -> Result<Option<InterfaceChange>, KernelError> {
+        match self.notifications.changes(DATAGRAMS_PER_CALL)? {
+            Some(notifications) => {
+                notifications.iter().for_each(|notification| self.on_notification(notification))
+            }
+            // The kernel dropped notifications.
+            None => self.is_stale = true,
+        }
+        if !self.is_stale {
+            return Ok(None);
+        }
+        let change = match self.interface.read_again() {
+            Ok(now) => {
+                let changed = (now != self.interface).then(|| InterfaceChange::Changed(now.clone()));
+                self.interface = now;
+                changed
+            }
+            Err(KernelError::NoInterface(name)) => Some(InterfaceChange::Removed(name)),
+            Err(error) => return Err(error),
+        };
+        self.is_stale = false;
+        Ok(change)
+    }
+
+    /// Sets `is_stale` if the notification is about this interface. Routes other than default routes are ignored,
+    /// because [`Interface`] contains the gateways of default routes only.
+    fn on_notification(&mut self, notification: &RouteNetlinkMessage) {
+        self.is_stale |= match notification {
+            RouteNetlinkMessage::NewLink(link) | RouteNetlinkMessage::DelLink(link) => {
+                link.header.index == self.interface.index
+            }
+            RouteNetlinkMessage::NewAddress(address) | RouteNetlinkMessage::DelAddress(address) => {
+                address.header.index == self.interface.index
+            }
+            RouteNetlinkMessage::NewRoute(route) | RouteNetlinkMessage::DelRoute(route) => {
+                route.header.destination_prefix_length == 0
+            }
+            _ => false,
+        };
+    }
+}
