@@ -91,7 +91,8 @@ fn table() {
         }
         let [post, responder, complete] = samples.map(median_per_pkt);
         let (sends, receives) = (least(case, Least::send), least(case, Least::receive));
-        // The payload of a READ is sent by the responder and received by the requester.
+        // The requester sends the payload of a SEND or WRITE and receives that of a READ; the responder does the
+        // opposite.
         let is_read = case == Case::Read64K;
         let (least_a, least_b) = if is_read { (receives, sends) } else { (sends, receives) };
         let requester = post + complete;

@@ -192,7 +192,8 @@ fn junk(mut flow: Box<Flow>) -> Box<Flow> {
     flow
 }
 
-// Frames that the device drops, requests beyond the rate limit of replies, and claims.
+// Measures the receive path for frames that the device drops, for requests beyond the rate limit of replies, and for
+// claims.
 #[library_benchmark]
 #[bench::other_station(Flood::new(LinkJunk::OtherStation))]
 #[bench::broadcast(Flood::new(LinkJunk::Broadcast))]

@@ -158,7 +158,7 @@ counters! {
         wrong_vlan,
         /// Frames shorter than their headers, or than a length stated in their headers.
         truncated,
-        /// Frames with more than one VLAN tag.
+        /// Frames with more than one VLAN tag, or with an 802.1ad tag.
         stacked_vlan,
         /// Packets whose IP version does not match their EtherType.
         bad_ip_version,
@@ -174,9 +174,10 @@ counters! {
         bad_tver,
         /// Packets with an unknown BTH opcode.
         unknown_opcode,
-        /// Packets whose BTH pad count exceeds the payload, or whose payload and pad are not a multiple of 4 bytes.
+        /// Packets whose BTH pad count exceeds the bytes after the headers, or whose payload plus pad is not a multiple
+        /// of 4 bytes.
         bad_pad,
-        /// Packets with a payload that their opcode does not permit.
+        /// Packets with payload or pad whose opcode permits no payload.
         unexpected_payload,
         /// Packets that passed all header checks of the queue pair but have a wrong ICRC.
         rx_icrc_errors,

@@ -54,7 +54,7 @@ pub(crate) struct Table<T> {
     /// Hash table; its length is a power of two. A number is inserted into the entry that its low bits select or, if
     /// this entry is occupied, into the next free entry.
     index: Box<[Entry]>,
-    /// Freed numbers that may not be allocated yet, oldest first.
+    /// Numbers in quarantine, in the order in which they were freed.
     quarantine: VecDeque<u32>,
 }
 
@@ -278,7 +278,7 @@ mod tests {
 
     #[test]
     fn a_number_in_quarantine_is_not_given_until_enough_others_were_freed() {
-        // Numbers have 8 bits, so that each is soon drawn again. The largest `max_len` for 8 bits is 63.
+        // Numbers have only 8 bits, so that freed numbers are soon drawn again. The largest `max_len` for 8 bits is 63.
         let mut random = Random::new([5; 32]);
         let mut table = Table::new(8, 63);
         let mut given: Vec<u32> = Vec::new();

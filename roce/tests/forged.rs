@@ -228,8 +228,8 @@ fn duplicates_of_a_read_cost_a_bounded_number_of_responses() {
     request.reth.len_bytes = READ_BYTES;
     for n in 0..2000 {
         request.send_from(&mut a);
-        // `b` sends all responses to a duplicate before `b` receives the next duplicate, 1 ns later. On a real link,
-        // the interval is longer.
+        // `b` sends all responses to a duplicate READ request before `b` receives the next duplicate, 1 ns later. On a
+        // real link, the interval is longer.
         while b.poll(100_000 + n).more {}
         while a.poll(100_000 + n).rx_frames > 0 {}
     }

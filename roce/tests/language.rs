@@ -97,7 +97,7 @@ fn occurrences<'a>(text: &str, forbidden: &'a Forbidden) -> Vec<(usize, &'a [Str
     let words = words(text);
     let mut found = Vec::new();
     for at in 0..words.len() {
-        // Phrases with the same first word are adjacent in the map.
+        // `forbidden` is sorted, so phrases with the same first word are adjacent.
         let first = vec![words[at].lower.clone()];
         let same_first = forbidden.range(first.clone()..).take_while(|(phrase, _)| phrase[0] == first[0]);
         for (phrase, _) in same_first {

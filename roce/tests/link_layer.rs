@@ -38,7 +38,7 @@ fn inject(a: &mut End, b: &mut End, frame: &[u8]) -> usize {
     let port = a.engine.port_mut();
     port.tx_reserve(frame.len()).unwrap().copy_from_slice(frame);
     port.tx_flush();
-    // An ACK may be delayed by one poll.
+    // `b` is polled several times, because it may delay an ACK by one poll.
     for _ in 0..3 {
         b.poll(2);
     }

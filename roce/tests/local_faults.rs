@@ -30,7 +30,7 @@ fn a_packet_before_a_bad_local_key_is_retransmitted_when_lost() {
     let timeout_nanos = a.engine.next_deadline().unwrap().nanos_since(start::INSTANT);
     a.poll(timeout_nanos);
     b.poll(timeout_nanos);
-    // The ACK is delayed by one poll.
+    // `b` sends the ACK in its second poll, because it delays an ACK by one poll.
     b.poll(timeout_nanos);
     a.poll(timeout_nanos);
     assert_eq!(statuses(&mut a), [(1, WcStatus::Success), (2, WcStatus::LocProtErr)]);

@@ -281,7 +281,7 @@ proptest! {
             if to_b {
                 lose(&mut b);
             }
-            // The ACK is delayed by one poll.
+            // `b` is polled twice, because it delays an ACK by one poll.
             b.poll(nanos);
             b.poll(nanos);
             if to_a {

@@ -80,7 +80,7 @@ fn queue_pairs_in_error_flush_all_posts_and_leave_the_device_idle() {
     assert_eq!(a.engine.next_deadline(), None);
 }
 
-/// Creates a queue pair of `a` that is connected along `path`.
+/// Creates a queue pair of `a`, connected with the address vector `path`.
 fn connected(a: &mut End, path: AddressVector) -> QpHandles {
     let handles = a.engine.create_qp(&a.small_qp()).unwrap();
     connect_qp(&mut a.engine, handles.qpn, Qpn::new(0x1234), path, &common::conn(PathMtu::Mtu1024));

@@ -121,7 +121,7 @@ fn a_queue_pair_in_error_flushes_the_receive_it_holds_and_no_other() {
     for service in [ServiceType::Rc, ServiceType::Uc] {
         let mut s = shared(service, 2, |attr| attr);
         (0..3).for_each(|wr_id| s.post(wr_id, 40_000));
-        // At the transition to ERR, this long message is partly received.
+        // The message of 40,000 bytes is so long that at the transition to ERR only a part of it is received.
         s.send(0, 1, 40_000);
         s.a.poll(0);
         s.b.poll(0);
@@ -146,7 +146,7 @@ fn a_gap_leaves_the_receive_to_the_next_message() {
     let mut frames = Vec::new();
     use roce::port::Port as _;
     s.b.engine.port_mut().rx_burst(&mut frames, 3);
-    // The port of `a` sends a copy of the FIRST packet; the other two packets are lost.
+    // The port of `a` sends a copy of the FIRST packet of the message; the MIDDLE and the LAST packet are lost.
     let first = frames[0].as_ref().to_vec();
     s.a.engine.port_mut().tx_reserve(first.len()).unwrap().copy_from_slice(&first);
     s.a.engine.port_mut().tx_flush();

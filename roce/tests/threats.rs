@@ -140,7 +140,7 @@ fn a_freed_number_is_not_given_again_soon() {
 fn a_device_takes_as_many_queue_pairs_as_it_was_opened_for() {
     const QPS: usize = 20_000;
     let (mut end, _) = pair_of(PathMtu::Mtu1024, 4096, |config| config.limits.max_qps = QPS);
-    // `pair_of` has created one queue pair already.
+    // `pair_of` has created one of the `QPS` queue pairs already.
     let qpns: HashSet<_> = (1..QPS).map(|_| end.create_idle_qp()).collect();
     assert_eq!(qpns.len(), QPS - 1);
 }

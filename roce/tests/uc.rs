@@ -70,7 +70,7 @@ enum Fate {
     Delivered,
     Lost,
     Doubled,
-    /// Delivered after the next frame.
+    /// The frame is delivered after the next frame.
     Swapped,
 }
 
@@ -208,7 +208,7 @@ fn work_requests_posted_after_the_return_from_sqe_are_not_flushed() {
     a.poll(0);
     assert_eq!((statuses(&mut a), state_of(&a)), (vec![(1, WcStatus::LocProtErr)], QpState::Sqe));
     a.engine.modify_qp(a.qpn, &QpAttr { state: Some(QpState::Rts), ..QpAttr::default() }).unwrap();
-    // More than one poll sends.
+    // 98 work requests of three packets each: more packets than one poll sends.
     (2..100).for_each(|wr_id| a.post(wr_id, write, a.sge(0, 600)));
     settle(&mut a, &mut b);
     let wanted: Vec<_> = (2..100).map(|wr_id| (wr_id, WcStatus::Success)).collect();

@@ -15,14 +15,14 @@ const STRANGER: Mac = Mac([2, 0, 0, 0, 0, 9]);
 const OWN_IP: [u8; 4] = [10, 0, 0, 1];
 const ECHO_BYTES: usize = 1000;
 
-/// Kind of frame.
+/// Kind of the frames in a batch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum LinkJunk {
     /// A RoCE packet of 4 KiB to the MAC of another station.
     OtherStation,
     /// A RoCE packet of 4 KiB to the broadcast MAC.
     Broadcast,
-    /// A broadcast ARP request for another address.
+    /// A broadcast ARP request for an address that is not the port's.
     ArpForOthers,
     /// An ARP request for the port's address, beyond the rate limit of its source.
     ArpForUs,
@@ -35,7 +35,7 @@ pub(crate) enum LinkJunk {
 /// A device on a dedicated port, and a batch of frames of one kind in flight to the device.
 pub(crate) struct Flood {
     engine: Engine<LoopbackPort>,
-    /// The other end of the link.
+    /// The port of the neighbours, which sends the batch to the device.
     wire: LoopbackPort,
 }
 

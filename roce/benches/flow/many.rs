@@ -91,7 +91,8 @@ impl Many {
         let mut many = Box::new(Many { a, b, next: 0, nanos: 0 });
         // Each queue pair sends a message first, otherwise the measured messages would allocate memory.
         (0..count.div_ceil(ACTIVE_QPS)).for_each(|_| many.round(ACTIVE_QPS));
-        // `set_neighbour` has changed the neighbour cache, so the next polls compare all queue pairs with the cache.
+        // `set_neighbour` has changed the neighbour cache, so the next polls compare all address handles with the
+        // cache.
         while many.poll() {}
         many
     }

@@ -268,7 +268,7 @@ impl Limiter {
         if parameters.clamp_tgt_rate == 1 || has_grown {
             self.target = rate;
         }
-        // No overflow: rate is at most RATE_MAX_BITS_PER_SEC and alpha at most 1.
+        // `rate * alpha` does not overflow: the rate is at most RATE_MAX_BITS_PER_SEC, and alpha at most 1.
         let off = (rate * self.alpha) >> (parameters.rpg_gd + ONE_SHIFT - FRACTION_SHIFT);
         let least = rate / 100 * u64::from(parameters.rpg_min_dec_fac);
         let rate = rate.saturating_sub(off).max(least);
@@ -290,7 +290,7 @@ impl Limiter {
             0
         };
         self.target = (self.target + bits_per_sec(step)).min(max_rate);
-        // Rounds up, because otherwise the rate would never be equal to the target.
+        // Rounds the rate up, because otherwise the rate would never be equal to the target.
         let rate = (self.target + self.pacer.bits_per_sec()).div_ceil(2);
         self.pacer.set_rate(now, rate.min(max_rate));
     }

@@ -102,7 +102,8 @@ impl Congestion {
         if let Congestion::Window { window_pkts } = self { *window_pkts } else { self.scheme_window_pkts() }
     }
 
-    /// Returns what [`Congestion::window_pkts`] returns. Not inlined, so that the code of a fixed window stays short.
+    /// Returns the largest number of packets in flight. Not inlined, so that the inlined [`Congestion::window_pkts`]
+    /// contains only the code of a fixed window.
     #[inline(never)]
     fn scheme_window_pkts(&self) -> u32 {
         match self {

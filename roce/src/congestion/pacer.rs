@@ -59,7 +59,8 @@ impl Pacer {
         if self.next_at < earliest {
             (self.next_at, self.remainder) = (earliest, 0);
         }
-        // No overflow: `bytes` is at most BYTES_MAX, so the product is below 2^63, and the remainder is below 2^44.
+        // The sum below does not overflow: `bytes` is at most BYTES_MAX, so the product is below 2^63, and `remainder`
+        // is below 2^44.
         let owed = u64::from(bytes) * 8 * NANOS_PER_SEC + self.remainder;
         self.next_at = self.next_at.plus_nanos(owed / self.bits_per_sec);
         self.remainder = owed % self.bits_per_sec;
@@ -139,7 +140,8 @@ mod tests {
         fn a_burst_is_bounded(mbps in 1..400_000u64, bytes in 62..4170u32, gap in 1..10_000_000u64) {
             let mut pacer = Pacer::new(mbps * 1_000_000);
             let sent = send(&mut pacer, [START, START + gap].into_iter(), bytes);
-            // 1 ns is added, because times are whole nanoseconds; 1 byte is added, because `earned` rounds down.
+            // A burst has at most the bytes of `BURST_NANOS` and one packet. The bound is 1 ns longer, because times
+            // are whole nanoseconds, and 1 byte larger, because `earned` rounds down.
             let most = earned(mbps * 1_000_000, BURST_NANOS + 1) + u64::from(bytes) + 1;
             prop_assert!(sent.iter().all(|(_, burst)| *burst <= most), "{sent:?}, at most {most}");
         }

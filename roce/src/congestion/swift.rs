@@ -55,7 +55,7 @@ const ONE: u64 = 1 << 16;
 /// Number of packets over which the share of packets lost is averaged. With 256 packets, random losses of 2 % do not
 /// exceed the default tolerance of 5 %; 14 consecutive losses do.
 const LOSS_PKTS: u64 = 256;
-/// Thousandths in 1.
+/// The number 1 in thousandths.
 const MILLI: u64 = 1000;
 
 /// Congestion state of a queue pair under Swift.

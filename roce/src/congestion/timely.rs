@@ -39,7 +39,7 @@ parameters! {
 
 /// Factor of the hyperactive increase, which starts at the `hai_threshold`-th consecutive gradient of at most 0.
 const HAI_STEPS: u64 = 5;
-/// Thousandths in 1.
+/// The number 1 in thousandths.
 const MILLI: i64 = 1000;
 
 /// Congestion state of a queue pair under Timely.

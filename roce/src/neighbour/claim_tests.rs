@@ -11,7 +11,7 @@ use super::*;
 const SECOND_NANOS: u64 = 1_000_000_000;
 const GROUP: Mac = Mac([0x33, 0x33, 0, 0, 0, 1]);
 
-/// Returns nodes A and B. A has resolved both addresses of B.
+/// Returns nodes A and B. A has resolved the IPv4 address and the IPv6 address of B.
 fn a_and_b() -> (Neighbour, Neighbour) {
     let (mut a, mut b) = (node_a(), node(B_MAC, &[("10.0.0.2", 24), ("2001:db8::2", 64)]));
     for address in ["10.0.0.2", "2001:db8::2"] {

@@ -278,7 +278,8 @@ impl Neighbour {
 
     #[inline]
     pub(crate) fn poll_transmit(&mut self, now: Instant) -> Option<&[u8]> {
-        // This check is inlined, because in nearly every poll no frame is due, and then no function call is needed.
+        // The check whether a frame is due is inlined, because in nearly every poll no frame is due: such a poll needs
+        // no function call.
         if self.next_deadline().is_none_or(|due| due > now) { None } else { self.next_frame(now) }
     }
 

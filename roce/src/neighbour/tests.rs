@@ -372,7 +372,8 @@ fn nobody_enters_the_cache_unasked() {
     for address in ["10.0.0.2", "10.0.0.3", "2001:db8::2"] {
         assert_eq!(a.resolve(ip(address), START), Resolution::Pending);
     }
-    // After the queries were sent, the cache accepts the replies, but not the announcement.
+    // After the queries were sent, the cache accepts the reply and the advertisement, but not the announcement, which
+    // is no reply.
     assert_eq!(sent(&mut a, START).len(), 3);
     a.handle_frame(&reply, START);
     a.handle_frame(&gratuitous, START);

@@ -313,7 +313,7 @@ impl<P: Port> Port for Fault<P> {
         }
         // Processes the frame of the previous `tx_reserve`, which the caller has filled.
         self.pass_on();
-        // If `outgoing` is not empty, the inner port is full.
+        // If `outgoing` is not empty, the inner port is full, and no further frame can be sent.
         if self.outgoing.is_empty() { self.reserved.reserve(len_bytes) } else { None }
     }
 

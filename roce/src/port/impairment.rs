@@ -56,7 +56,7 @@ impl Impairment {
     }
 }
 
-// The messages of `Impairment::check` contain these numbers.
+// The messages of `Impairment::check` contain the numbers 1024 and 10 (seconds).
 const _: () = assert!(BEHIND_PKTS_MAX == 1024 && DELAY_NANOS_MAX == 10_000_000_000);
 
 /// Effect of all impairments of one frame. `Drop` overrides all other impairments, and `Reorder` overrides `Delay`.

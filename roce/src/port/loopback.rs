@@ -42,7 +42,8 @@ impl Wire {
     }
 
     fn lock(&self) -> MutexGuard<'_, VecDeque<LoopbackFrame>> {
-        // Poisoning is ignored: no operation on the queue panics midway, so the queue is always consistent.
+        // Poisoning of the mutex is ignored: no operation on the queue panics midway, so the queue is always
+        // consistent.
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -99,7 +100,8 @@ impl LoopbackPort {
         let ahead = (self.buffers.len() - self.reserved).min(SEARCH_MAX);
         let mut places = (self.next..self.next + ahead).map(|place| place % self.buffers.len());
         let Some(found) = places.find(|place| self.buffers.get(*place).is_some_and(is_free)) else {
-            // The next search checks other buffers. Reserved buffers must stay directly before `next`.
+            // Advances `next`, so that the next search checks other buffers. While buffers are reserved, `next` does
+            // not change, because the reserved buffers are those directly before `next`.
             if self.reserved == 0 {
                 self.next = (self.next + ahead) % self.buffers.len().max(1);
             }
@@ -145,7 +147,8 @@ impl Port for LoopbackPort {
             return;
         }
         let mut outgoing = self.outgoing.lock();
-        // The reserved buffers are the last ones before `next`, and if these are too few, the last ones of all.
+        // The reserved buffers are directly before `next`, modulo the length: if fewer buffers than `reserved` are
+        // before `next`, the first `wrapped` reserved buffers are at the end of `buffers`.
         let (before, after) = self.buffers.split_at(self.next);
         let wrapped = self.reserved.saturating_sub(before.len());
         for part in [&after[after.len() - wrapped..], &before[before.len() + wrapped - self.reserved..]] {
@@ -197,7 +200,8 @@ mod tests {
         let mut held = Vec::new();
         b.rx_burst(&mut held, 8);
         assert!(!send(&mut a, b"3"), "received, but not yet dropped");
-        // The second frame is dropped before the first frame, so the search skips the buffer of the first frame.
+        // `b` drops the second frame before the first frame, so the search for a free buffer skips the buffer of the
+        // first frame.
         let at = held.pop().unwrap().as_ref().as_ptr();
         assert_eq!(a.tx_reserve(1).unwrap().as_ptr(), at);
         a.tx_flush();

@@ -86,13 +86,13 @@ impl SharedCq {
         self.is_destroyed.store(true, Ordering::Relaxed);
     }
 
-    /// If the queue is armed for a completion of kind `written`, disarms the queue and returns true. Only one engine
-    /// receives true for each request.
+    /// If the queue is armed for a completion of kind `written`, disarms the queue and returns true. For each request
+    /// for notification, only one engine receives true.
     fn take_request(&self, written: Notify) -> bool {
         let least = armed_for(written);
         // `fetch_update` and the `fetch_max` of `CqNotifier::request` have a total order, because both read and write
-        // `armed`. If the request is first, this call returns true. Otherwise the request synchronizes with this call,
-        // and the poll after the request finds the completion.
+        // `armed`. If `request` is first, this call returns true. Otherwise `request` synchronizes with this call, and
+        // a poll after `request` finds the completion.
         let disarm = |armed: u8| Some(if armed >= least { NOT_ARMED } else { armed });
         let taken = self.armed.fetch_update(Ordering::AcqRel, Ordering::Acquire, disarm);
         taken.is_ok_and(|armed| armed >= least)
@@ -112,8 +112,9 @@ impl CqPoller {
     /// Removes and returns a completion: the oldest of one engine.
     #[inline]
     pub fn pop(&mut self) -> Option<Cqe> {
-        // Only completions that an earlier call has seen, so that a further ring is found although this ring is never
-        // empty.
+        // With one ring, a completion that an earlier call has seen is returned at once. All others are returned by
+        // `pop_in_turn`, which also finds new rings: otherwise the ring of a second engine would not be found while the
+        // first ring is never empty.
         if let [ring] = self.rings.as_mut_slice()
             && let Some(cqe) = ring.pop_seen()
         {
@@ -145,6 +146,7 @@ impl CqPoller {
         for _ in 0..self.rings.len() {
             let Some(ring) = self.next_ring() else { break };
             count += ring.pop_into(out, max - count);
+            // Stops after the ring whose completions filled `out`, so that the next call starts at the ring after it.
             // Otherwise, with two rings, each call would start at the same ring.
             if count == max {
                 break;
@@ -161,7 +163,7 @@ impl CqPoller {
 
     #[cold]
     fn take_new_rings(&mut self) {
-        // Cleared before the rings are taken: a ring added later sets the flag again.
+        // `has_new_rings` is cleared before the rings are taken, so that a ring added later is not missed.
         self.shared.has_new_rings.store(false, Ordering::Relaxed);
         self.rings.append(&mut self.shared.new_rings());
     }
@@ -192,7 +194,7 @@ pub(crate) enum Written {
     Queued,
     /// The completion was queued; it is the first since the last call of [`CompletionQueue::is_notification_due`].
     First,
-    /// The completion is the first that was dropped, because a ring of the queue was full.
+    /// The completion was dropped, because a ring of the queue was full. It is the first that this engine dropped.
     Overflow,
     /// The completion was dropped, because the queue has overflowed.
     Dropped,
@@ -233,8 +235,8 @@ impl CompletionQueue {
         if std::mem::replace(&mut self.has_overflowed, true) { Written::Dropped } else { Written::Overflow }
     }
 
-    /// Returns true once if the ring of another engine was full. From then on, this engine's completions are dropped,
-    /// too.
+    /// Returns true once if the ring of another engine was full. After this call returned true, this engine's
+    /// completions are dropped, too.
     fn has_other_overflowed(&mut self) -> bool {
         self.shared.has_overflowed.load(Ordering::Relaxed)
             && !std::mem::replace(&mut self.has_overflowed, true)
@@ -278,7 +280,8 @@ impl CqTable {
         }
         for (index, queue) in self.queues.iter_mut().enumerate() {
             if queue.take_if(|queue| queue.shared.is_destroyed.load(Ordering::Relaxed)).is_some() {
-                // Otherwise events of the destroyed queue would be reported for the next queue with this index.
+                // The destroyed queue is removed from `written` and `overflowed`, otherwise its events would be
+                // reported for the next queue with this index.
                 self.written.retain(|slot| slot.0 != index);
                 self.overflowed.retain(|slot| slot.0 != index);
             }
@@ -288,7 +291,8 @@ impl CqTable {
             self.queues.push(None);
         }
         self.queues[index] = Some(CompletionQueue::new(shared));
-        // Both lists reserve an entry for each completion queue, so that writing a completion allocates no memory.
+        // The lists `written` and `overflowed` reserve an entry for each completion queue, so that writing a completion
+        // allocates no memory.
         self.written.reserve(self.queues.len());
         self.overflowed.reserve(self.queues.len());
         CqSlot(index)

@@ -83,7 +83,8 @@ fn who_finds_a_place_for_a_work_request_finds_places_for_its_entries() {
 
 #[test]
 fn a_send_is_seen_whole_by_whoever_answers_its_doorbell() {
-    // The memory is created outside of the model, because the stack of a loom thread may be too small for its creation.
+    // The registered memory is created outside of the model, because the stack of a loom thread may be too small for
+    // its creation.
     let memory = Memory::alloc(16);
     memory.write(0, &[7, 8, 9]).unwrap();
     loom::model(move || {
@@ -168,7 +169,7 @@ fn a_completion_is_polled_or_notified() {
         let (shared, mut poller) = SharedCq::new(CqId(1), 1);
         let notifier = poller.notifier();
         let writer = thread::spawn(move || {
-            // The first completion of an engine for this queue: the engine makes a ring.
+            // The engine creates its ring of the queue in this thread, while the main thread polls.
             let mut engine = CompletionQueue::new(&shared);
             engine.write(success(1), false);
             engine.is_notification_due()

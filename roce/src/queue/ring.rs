@@ -51,15 +51,16 @@ type Cells<T> = Arc<[Cell<T>]>;
 #[inline]
 fn cell<T>(cells: &Cells<T>, position: u32) -> &UnsafeCell<MaybeUninit<T>> {
     let place = position as usize & cells.len().wrapping_sub(1);
-    // SAFETY: `place` is below the number of cells, because this number is a power of two, never 0 (`new_cells`).
+    // SAFETY: the number of cells is a power of two and never 0 (`new_cells`), so `place` is `position` modulo this
+    // number, and below this number.
     unsafe { &cells.get_unchecked(place).0 }
 }
 
 /// Position of the producer, mode of the ring, and new cells of a ring that grew, in one cache line.
 struct Tail<T> {
     position: AtomicU32,
-    /// Written by [`Consumer::set_mode`] and read by the producer. The read is seldom a cache miss, because the
-    /// producer also writes `position`, which is in the same cache line.
+    /// Mode of the ring, written by [`Consumer::set_mode`] and read by the producer. The read is seldom a cache miss,
+    /// because the producer also writes `position`, which is in the same cache line.
     mode: AtomicU8,
     /// New cells, which the producer uses already and the consumer does not use yet; null if both use the same cells.
     /// The pointer is from `Box::into_raw`.

@@ -110,7 +110,8 @@ impl SendPoster {
         if bytes.len() > max_bytes as usize {
             return Err(too_long);
         }
-        // The part of the inline memory is free only if the queue has room.
+        // The payload is written only if the queue has room, because otherwise an outstanding work request still uses
+        // this part of the inline memory.
         self.work.check_room()?;
         let offset = self.inline_place as usize * max_bytes as usize;
         self.inline.write(offset, bytes).map_err(|_| too_long)?;

@@ -163,8 +163,8 @@ fn two_threads_write_and_poll_completions() {
         let taken = taken.clone();
         move || {
             for wr_id in 0..ROUNDS {
-                // Writes only while the queue has a free entry, because a queue that has overflowed accepts no
-                // completion.
+                // The engine writes only while the queue has a free entry, because a queue that has overflowed accepts
+                // no completion.
                 while taken.load(Ordering::Acquire) + u64::from(DEPTH) <= wr_id {
                     thread::yield_now();
                 }

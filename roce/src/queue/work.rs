@@ -30,14 +30,14 @@ pub(crate) enum Posting {
 
 pub(super) struct WorkPoster<W> {
     wqes: Producer<W>,
-    /// `None` if no list has more than one entry.
+    /// Ring of the scatter/gather entries after the first of each list; `None` if no list has more than one entry.
     sges: Option<Producer<Sge>>,
     max_sges: u32,
 }
 
 pub(super) struct WorkQueue<W> {
     wqes: Consumer<W>,
-    /// `None` if no list has more than one entry.
+    /// Ring of the scatter/gather entries after the first of each list; `None` if no list has more than one entry.
     sges: Option<Consumer<Sge>>,
 }
 
@@ -67,8 +67,8 @@ impl<W: Wqe> WorkPoster<W> {
         if self.wqes.mode() == Posting::Refused as u8 { Err(PostError::WrongState) } else { Ok(()) }
     }
 
-    /// Returns an error if the queue has no room for a work request. Must be called before data of the work request is
-    /// written outside the work request.
+    /// Returns an error if the queue has no room for a work request. Must be called before inline data of the work
+    /// request is written, because a full queue has no free inline memory.
     pub(super) fn check_room(&mut self) -> Result<(), PostError> {
         if self.wqes.has_room(1) { Ok(()) } else { Err(self.full()) }
     }

@@ -74,8 +74,8 @@ pub struct SendFlags {
     pub solicited: bool,
     /// Whether the work request starts only after all earlier READs have completed (fence, IBA 10.8.3); a local
     /// invalidate with this flag starts only after all earlier work requests have completed (IBA 10.6.5). Without the
-    /// flag, an earlier work request whose memory the local invalidate makes inaccessible fails if the work request
-    /// must be retransmitted.
+    /// flag, an earlier work request whose memory the local invalidate makes inaccessible fails if a packet of this
+    /// earlier work request must be retransmitted.
     pub fence: bool,
 }
 

@@ -184,7 +184,7 @@ impl LossTimer {
                     self.last_progress_at = now;
                 }
                 if is_rnr_wait {
-                    // The end of the RNR wait arms the timer.
+                    // The timer is not armed here, because the end of the RNR wait arms the timer.
                 } else if result.is_read_response && rtt_nanos.is_none() {
                     self.rearm_lazily(log.sent(), now);
                 } else if result.is_read_response || result.changed {
@@ -238,8 +238,10 @@ impl LossTimer {
     ) {
         let (Probe::InFlight { at } | Probe::Retransmitting { at }) = probe else { return };
         let is_alone = result.acked_pkts == 1 || probe == Probe::Retransmitting { at };
-        // The bound is only a quarter of the shortest round trip, because this round trip may include queueing behind
-        // packets of this queue pair. Without queueing, the ACK of the probe may arrive in less than this round trip.
+        // The first transmission elicited an ACK that arrives less than 1/4 of the shortest round trip after the probe.
+        // The limit is not the whole shortest round trip, because each measured round trip may include queueing behind
+        // packets of this queue pair: without queueing, the ACK of the probe may arrive in less than the shortest
+        // measured round trip.
         let is_early = now.nanos_since(at) < self.rto.min_nanos() / 4;
         let is_first = answers == Answers::First || (answers == Answers::Any && is_alone && is_early);
         if !is_first {
@@ -281,7 +283,7 @@ impl LossTimer {
         self.last_rx_at = Some(now);
     }
 
-    /// Arms the timer for the probe timeout, but not beyond the local ACK timeout since the last progress.
+    /// Arms the timer for the probe timeout, or for the end of the local ACK timeout if that is sooner.
     fn arm(&mut self, unacked_pkts: u32, now: Instant) {
         self.last_rx_at = None;
         self.timer.restart_for(now, self.rto.wait_nanos(unacked_pkts), self.last_progress_at);
@@ -340,9 +342,9 @@ impl LossTimer {
         is_progress
     }
 
-    /// Returns whether the expiry requires a probe; false if all packets are acknowledged. If a response (READ or
-    /// stale) arrived since the timer was armed, rearms the timer from the time of this response, and returns whether
-    /// the rearmed timer has expired.
+    /// Called when the timer has expired. Returns whether a probe timeout or local ACK timeout has passed; false if all
+    /// packets are acknowledged. If a response (READ or stale) arrived since the timer was armed, rearms the timer from
+    /// the time of this response, and returns whether the rearmed timer has expired, too.
     fn is_due(&mut self, recovery: &Recovery, now: Instant) -> bool {
         if recovery.sent() == 0 {
             return false;
@@ -353,8 +355,8 @@ impl LossTimer {
     }
 
     /// Returns whether the local ACK timeout has passed; `None` if the timer has not expired or was rearmed. If true,
-    /// the caller uses up a retry, and the local ACK timeout begins anew. Go-back-N moves the PSN to send next back to
-    /// una.
+    /// the caller uses up a retry, and the local ACK timeout begins anew. Under go-back-N, an expired timer moves the
+    /// PSN to send next back to una.
     pub(crate) fn take_expired(&mut self, recovery: &mut Recovery, now: Instant) -> Option<bool> {
         if !self.timer.take_expired(now) {
             return None;
@@ -395,7 +397,7 @@ impl LossTimer {
             }
             Recovery::SelectiveRepeat(scheme) => {
                 scheme.probe(expiry == Expiry::TailLossProbe, requests);
-                // The probe may elicit the next ACK, so no sample is taken (Karn's algorithm, RFC 6298 section 3).
+                // The probe may elicit the next ACK, so no packet is timed (Karn's algorithm, RFC 6298 section 3).
                 self.rto.cancel();
             }
         }

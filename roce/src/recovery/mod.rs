@@ -4,8 +4,8 @@
 //! the PSN that the scheme returns. The responder compares the PSN of each request with the expected PSN (`Verdict`).
 //! Congestion control decides separately whether a packet may be sent now.
 
-// These lints are errors, because a value from a received frame must cause neither a panic nor a truncation
-// (docs/ARCHITECTURE.md, decision 7).
+// The lints against unwrap, indexing and narrowing casts are errors, because a value from a received frame must cause
+// neither a panic nor a truncation (docs/ARCHITECTURE.md, decision 7).
 #![cfg_attr(
     not(test),
     deny(
@@ -259,7 +259,8 @@ impl Recovery {
     pub(crate) fn limited_pkts(&self, pkts_max: u32) -> Option<u32> {
         match self {
             Recovery::GoBackN(scheme) => Some(scheme.unacked()).filter(|pkts| *pkts < pkts_max),
-            // Returns 0, because otherwise READ responses in flight that fill the window would block retransmissions.
+            // While packets are marked lost, returns 0, so that no window limits retransmissions. Otherwise READ
+            // responses in flight that fill the window would block the retransmissions.
             Recovery::SelectiveRepeat(scheme) if scheme.log().has_lost() => Some(0),
             Recovery::SelectiveRepeat(scheme) => {
                 let log = scheme.log();

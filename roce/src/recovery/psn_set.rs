@@ -60,8 +60,8 @@ impl PsnSet {
     pub(crate) fn insert(&mut self, psn: Psn) -> bool {
         let (word, bit) = Self::place(psn);
         let word = self.words.at_mut(word);
-        // A branch instead of `len += u32::from(is_new)`: if the caller branches on the result, rustc 1.95 omits this
-        // addition in release builds.
+        // A branch, because rustc 1.95 compiles `len += u32::from(is_new)` wrongly in release builds: if the caller
+        // branches on the result, `len` is not increased.
         if *word & bit != 0 {
             return false;
         }

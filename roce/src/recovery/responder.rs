@@ -38,7 +38,8 @@ pub(crate) enum ResponderRecovery {
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct GapNaks {
     is_improved: bool,
-    /// PSN of the out-of-order packet received last; `None` initially and after an RNR NAK, until a packet has `first`.
+    /// PSN of the out-of-order packet received last. `None` initially and after an RNR NAK, until an out-of-order
+    /// packet has the flag `first` ([`OutOfOrderRequest`]).
     last_out_of_order_psn: Option<Psn>,
 }
 

@@ -283,7 +283,8 @@ mod tests {
         assert_eq!(waits[..4], [(20_000, first), (40_000, longer), (80_000, longer), (160_000, timeout)]);
         let mut far = measured(500_000);
         assert_eq!(expire_all(&mut far, 4)[..2], [(2_000_000, first), (4_000_000, timeout)]);
-        // A path with long queues: round trips alternate between 1.75 ms and 2.25 ms; the shortest was 100 us.
+        // A path whose queues became long: the first round trip was 100 us, the later ones are alternately 1.75 ms and
+        // 2.25 ms.
         let mut full = measured(100_000);
         for n in 0..200 {
             full.on_sent(Psn::new(0), Instant::ZERO);

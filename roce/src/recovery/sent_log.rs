@@ -415,7 +415,8 @@ impl SentLog {
         }
         if is_last_retransmitted && self.largest_acked[PsnSpace::Request] != largest_acked {
             self.doubtful = Some((last, largest_acked));
-            // Makes `has_no_gap` return false at the next ACK, so that `decide_doubtful` is called.
+            // `retransmitted_end` is set above una, so that `has_no_gap` returns false at the next ACK. Otherwise
+            // `decide_doubtful` would not be called.
             self.raise_retransmitted_end(last.plus(2));
         }
         self.advance();
@@ -459,7 +460,7 @@ impl SentLog {
         self.una = self.una.plus(count);
         (self.retransmitted_end, self.shared_end) = (self.una, self.una);
         self.largest_acked_psn = self.una;
-        // Every packet in flight was sent after the PSN below una.
+        // Each packet in flight was sent after the PSN below una, and so has at least the transmission number `end`.
         let end = self.transmissions.at(self.una.minus(1).value()).number.wrapping_add(1);
         self.oldest[space] = end;
         if is_before(self.largest_acked[space], end) {
@@ -536,7 +537,8 @@ impl SentLog {
         let is_above_acked =
             self.is_executed(above) && self.is_unacked(above) && !self.retransmitted.contains(above);
         let acked_above = once >> 1 | u64::from(is_above_acked) << (u64::BITS - 1);
-        // The bits are reversed, so that the carry passes from the highest PSN of a run to the lower PSNs of the run.
+        // The sum of `run` and `last` (the highest PSN of each run) selects whole runs by its carries. The bits are
+        // reversed, because a carry passes to higher bits, but must pass to the lower PSNs of the run.
         let (run, last) = (again.reverse_bits(), (again & acked_above).reverse_bits());
         (run & !run.wrapping_add(last) | last).reverse_bits()
     }

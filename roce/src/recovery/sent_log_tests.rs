@@ -287,7 +287,7 @@ impl Script {
 
     fn executed(&mut self, next: u32) -> bool {
         let (from, time, now) = (self.model.executed, self.time(), self.nanos());
-        // A READ request is executed as a whole.
+        // The peer executes a READ request as a whole, so `next` must not be inside a READ request.
         let is_whole = !self.reads.iter().any(|(first, end)| (first + 1..*end).contains(&next));
         if next <= from || next > self.model.packets.len() as u32 || !is_whole {
             return false;

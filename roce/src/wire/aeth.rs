@@ -124,7 +124,8 @@ impl Aeth {
 /// Returns the minimum RNR wait for the RNR timer code `code`, in nanoseconds (IBA table 45): 10 us for code 1,
 /// up to 491.52 ms for code 31; 655.36 ms for code 0. Only the low five bits of `code` are used.
 pub const fn rnr_timer_nanos(code: u8) -> u64 {
-    // Units of 10 us. Code 0: 2^16; code 1: 1; other even codes 2n: 2^n; other odd codes 2n + 1: 3 * 2^(n - 1).
+    // RNR wait in units of 10 us. Code 0: 2^16; code 1: 1; even code 2n above 0: 2^n; odd code 2n + 1 above 1:
+    // 3 * 2^(n - 1).
     let units: u64 = match code & VALUE {
         0 => 65_536,
         even if even % 2 == 0 => 1 << (even / 2),

@@ -39,7 +39,7 @@ impl AtomicEth {
 /// Atomic acknowledge extended transport header (IBA 9.3.5.3), 8 bytes, of the response to an atomic request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct AtomicAckEth {
-    /// Value of the 8 bytes at the virtual address before the atomic operation.
+    /// Value, before the atomic operation, of the 8 bytes at the virtual address of the request.
     pub original: u64,
 }
 

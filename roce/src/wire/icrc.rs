@@ -74,7 +74,7 @@ fn start(l3: &[u8]) -> Option<u32> {
 }
 
 /// Returns the state of [`start`] for IPv6. Not inlined, because otherwise the compiler merges the code of both IP
-/// versions and adds 13 instructions.
+/// versions, which costs 13 instructions per packet.
 #[inline(never)]
 fn start_v6(l3: &[u8]) -> Option<u32> {
     start_at(l3.first_chunk::<V6_LEN>()?, V6_START, V6_FRONT_MASK, &V6_MASKED)
@@ -87,7 +87,8 @@ fn start_at<const N: usize>(
     front_mask: [u8; 4],
     masked: &[usize],
 ) -> Option<u32> {
-    // A CRC-32 XORs the first four input bytes into the register, so the XOR below clears the masked bits.
+    // A CRC-32 XORs the first four input bytes into the register. The masked bits of these bytes are XORed into the
+    // initial state, so that they cancel out.
     let front = u32::from_le_bytes(*header.first_chunk()?);
     let mut register = start ^ (front & u32::from_le_bytes(front_mask));
     for &at in masked {

@@ -16,7 +16,8 @@ use crate::id::{Gid, Mac, Qpn};
 /// Reason why a frame is not a valid RoCE v2 packet; [`ParseError::index`] selects the counter of the reason.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, thiserror::Error)]
 pub enum ParseError {
-    /// Not malformed: the frame is of another protocol (ARP, ICMP, neighbour discovery) or to another UDP port.
+    /// Not malformed: the frame is of a protocol other than UDP (ARP, ICMP, neighbour discovery), or to a UDP port
+    /// other than [`ROCE_PORT`].
     #[error("not a RoCE v2 packet")]
     NotRoce,
     /// The frame is shorter than its headers, or than the length in its IP header.
@@ -505,7 +506,8 @@ fn parse_udp<'a, const IP_LEN: usize>(
     if padded.len() > usize::from(info.padded_max_bytes) {
         return Err(ParseError::UnexpectedPayload);
     }
-    // Fields are decoded after the checks, because otherwise the compiler spills the decoded fields to the stack.
+    // Header fields are decoded after all checks of the packet, because otherwise the compiler spills the decoded
+    // fields to the stack.
     let EthHeader { dst, src, .. } = EthHeader::parse(eth);
     Ok(Packet {
         dst_mac: dst,

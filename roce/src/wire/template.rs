@@ -18,7 +18,8 @@ const V6_LEN: usize = Ipv6Header::LEN + UdpHeader::LEN + Bth::LEN;
 const ETH_LEN: usize = EthHeader::LEN;
 const VLAN_LEN: usize = EthHeader::LEN + VlanTag::LEN;
 
-/// Distances, in bytes, of the UDP header, and of byte 4 of the base transport header, from the end of the headers.
+/// Distances in bytes back from the end of the base transport header: to the start of the UDP header, and to byte 4 of
+/// the base transport header.
 const UDP_FROM_END: usize = UdpHeader::LEN + Bth::LEN;
 const ECN_AND_QP_FROM_END: usize = Bth::LEN - 4;
 
@@ -377,7 +378,7 @@ impl AddressTemplate {
         self.header_len = self.bytes.len() - unused;
     }
 
-    /// Returns what [`HeaderTemplate::frame_len`] returns.
+    /// Returns the length of a frame in bytes, as [`HeaderTemplate::frame_len`] does.
     #[inline]
     pub(crate) const fn frame_len(&self, ext_len: usize, payload_len: usize) -> usize {
         self.header_len + ext_len + payload_len.next_multiple_of(4) + ICRC_LEN
@@ -430,7 +431,7 @@ impl AddressTemplate {
         let (ext, rest) = body.split_at_mut_checked(info.ext_len_bytes)?;
         let (payload, rest) = rest.split_at_mut_checked(spec.payload_len)?;
         let (pad, _) = rest.split_at_mut_checked(rest.len().checked_sub(ICRC_LEN)?)?;
-        // Most payloads need no pad, and `fill` calls memset even for 0 bytes.
+        // An empty pad is not filled, because most payloads need no pad, and `fill` calls memset even for 0 bytes.
         if !pad.is_empty() {
             pad.fill(0);
         }
@@ -513,7 +514,7 @@ impl AddressTemplate {
     }
 }
 
-/// Buffer to which headers are appended. If a header does not fit, no further header is written.
+/// Buffer to which headers are appended. If a header does not fit, neither this header nor a later one is written.
 struct Writer<'a>(&'a mut [u8]);
 
 impl Writer<'_> {

@@ -58,7 +58,7 @@ pub(crate) const REORDER_BYTES: usize = 2 << 20;
 const ALLOCATED_MAX_BYTES: i64 = (16 << 10) + (REORDER_BYTES + REORDER_BYTES / 3) as i64;
 /// Advance of the clock per poll after the script, in nanoseconds.
 const POLL_NANOS: u64 = 100;
-/// Lowest minimum rate of all congestion control schemes in scripts.
+/// The lowest rate, in bits per second, to which a congestion control scheme of a script may reduce a queue pair.
 const RATE_MIN_BITS_PER_SEC: u64 = 1_000_000_000;
 /// Largest number of polls after the script until all work requests have completed.
 const LAST_POLLS_MAX: usize = 5000;
@@ -460,8 +460,9 @@ impl Hostile {
             assert_eq!(packet.bth.dest_qp, Qpn::new(0x1234));
             let bounds = &mut self.bounds;
             let is_response = packet.info.operation == Operation::ReadResponse;
-            // Only four consecutive bytes of one secret value are an error. A damaged packet of the peer may write
-            // single bytes of any value to memory, and the engine may later send these bytes.
+            // Secret values are the fill bytes of memory that the peer may not read, and of new transmit buffers. Only
+            // four consecutive bytes of one secret value are an error: a damaged packet of the peer may write single
+            // bytes of any value to memory, and the engine may later send these bytes.
             let secrets = [GUARD, FOREIGN, STALE, if is_response { PRIVATE } else { GUARD }];
             let is_secret = |run: &[u8]| secrets.iter().any(|secret| run.iter().all(|byte| byte == secret));
             assert!(!packet.payload.windows(4).any(is_secret), "{} carries secret bytes", packet.info.name);

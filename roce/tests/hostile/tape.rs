@@ -20,20 +20,20 @@ pub(crate) struct Setup {
     /// Receives are posted to a shared receive queue.
     pub has_srq: bool,
     pub first_psn: u32,
-    /// The access rights may lack remote WRITE, remote READ or both.
+    /// The access rights of the queue pair may lack remote WRITE, remote READ or both.
     pub conn: ConnAttr,
 }
 
 /// The region to which an R_Key refers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Target {
-    /// Permits remote WRITE and READ.
+    /// A region that permits remote WRITE and READ.
     Shared,
-    /// Permits remote READ only.
+    /// A region that permits remote READ only.
     ReadOnly,
-    /// Permits no remote access.
+    /// A region that permits no remote access.
     Private,
-    /// Belongs to another protection domain.
+    /// A region of a protection domain that is not the queue pair's.
     Foreign,
     /// No region: the R_Key of `Shared` with one bit inverted.
     NoRegion,
@@ -68,9 +68,9 @@ pub(crate) struct RethPlan {
 pub(crate) enum Damage {
     None,
     UnknownQp(u32),
-    /// Addressed to the queue pair of another peer.
+    /// The packet is addressed to a queue pair that is connected to a different peer.
     OtherQp,
-    /// Addressed to a queue pair in INIT.
+    /// The packet is addressed to a queue pair in INIT.
     IdleQp,
     PKey(u16),
     WrongSource,

@@ -294,7 +294,7 @@ impl<P: Port> Port for Events<P> {
         if !self.is_active() {
             return self.port.tx_reserve(len_bytes);
         }
-        // If `outgoing` is not empty, the inner port is full.
+        // If `outgoing` is not empty, the inner port is full, and no further frame can be sent.
         if self.outgoing.is_empty() { self.reserved.reserve(len_bytes) } else { None }
     }
 

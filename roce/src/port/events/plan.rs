@@ -125,5 +125,5 @@ impl EventPlan {
     }
 }
 
-// A message of `PacketEvent::check` contains this number.
+// A message of `PacketEvent::check` contains the number 4096.
 const _: () = assert!(CONNECTIONS_MAX == 4096);
