@@ -101,7 +101,7 @@ pub(crate) fn interface_neighbour(kind: PortKind, interface: &Interface) -> Neig
     }
 }
 
-/// Returns the addresses and the gateway of a port that has the MAC `mac`, and its other addresses from its name.
+/// Returns the addresses of a dedicated port: the MAC `mac`; IP addresses, gateway and VLAN from the port's name.
 pub(crate) fn dedicated_neighbour(spec: &PortSpec, mac: Mac) -> NeighbourConfig {
     NeighbourConfig {
         mac,
