@@ -22,8 +22,8 @@ pub struct LinkConfig {
     pub rate_bits_per_sec: u64,
     /// Propagation delay in nanoseconds.
     pub propagation_nanos: u64,
-    /// Limit of the queue in bytes, the frame on the wire included; a frame that does not fit is dropped. Must hold the
-    /// longest frame.
+    /// Limit of the queue in bytes, the frame on the wire included; a frame that does not fit is dropped. At least the
+    /// length of the longest frame.
     pub queue_bytes_max: usize,
 }
 
@@ -34,7 +34,8 @@ impl LinkConfig {
     }
 
     /// Returns the serialisation time of a frame in nanoseconds, rounded up, and the rounding in units of
-    /// `1 / rate_bits_per_sec` ns. `excess`: the rounding of the frame before, which is deducted.
+    /// `1 / rate_bits_per_sec` ns. `excess`: the rounding of the frame before, which is deducted from the serialisation
+    /// time.
     #[inline]
     fn wire_nanos_after(&self, len_bytes: usize, excess: u64) -> (u64, u64) {
         let bytes = (len_bytes as u64).max(MIN_FRAME_BYTES) + WIRE_OVERHEAD_BYTES;
@@ -136,7 +137,8 @@ pub(crate) struct Link {
     pub(crate) config: LinkConfig,
     pub(crate) from: Node,
     pub(crate) to: Node,
-    /// Frames to send. While the wire is busy, the first frame is on the wire. With `inputs`, only that frame.
+    /// Frames to send. While the wire is busy, the first frame is on the wire. If `inputs` is `Some`, only the frame on
+    /// the wire is in this queue.
     queue: VecDeque<Queued>,
     /// Frames to send by input port, if the input ports are served in turn.
     inputs: Option<InputQueues>,
@@ -144,7 +146,7 @@ pub(crate) struct Link {
     pub(crate) busy: bool,
     /// The time at which the last bit of the frame on the wire leaves.
     pub(crate) busy_until_nanos: u64,
-    /// Whether the rounding of a frame's serialisation time is deducted from that of the next frame.
+    /// Whether the rounding of a frame's serialisation time is deducted from the serialisation time of the next frame.
     pub(crate) keeps_fractions: bool,
     /// Rounding of the last frame's serialisation time, in units of `1 / rate_bits_per_sec` ns.
     excess: u64,

@@ -102,8 +102,9 @@ impl Pfc {
         Pfc { xoff_bytes, xon_bytes }
     }
 
-    /// Largest number of bytes received on `link` above xoff: during the frame on the reverse wire, the PAUSE frame and
-    /// two propagation delays, plus the frame that crossed xoff and the frame that the sender has begun.
+    /// Largest number of bytes received on `link` above xoff: the bytes that arrive while the frame on the reverse wire
+    /// and the PAUSE frame are sent and during two propagation delays, the frame that crossed xoff, and the frame that
+    /// the sender has begun.
     pub fn headroom_bytes(link: &crate::LinkConfig, frame_bytes_max: usize) -> usize {
         let pause_nanos = link.wire_nanos(frame_bytes_max) + link.wire_nanos(PAUSE_BYTES);
         link.bytes_in(pause_nanos + 2 * link.propagation_nanos) + 2 * frame_bytes_max

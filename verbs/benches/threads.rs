@@ -14,7 +14,7 @@ use verbs::{
 };
 
 const THREADS: usize = 8;
-/// Number of SENDs in flight, of each queue pair unless the row names another number.
+/// Number of SENDs in flight per queue pair, unless the row of the table states another number.
 const DEPTH: usize = 32;
 const MESSAGE_BYTES: u32 = 64;
 /// Duration of one sample.

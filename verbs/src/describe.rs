@@ -11,7 +11,7 @@ use crate::port::config::{
 };
 use crate::port::{PortKind, PortSpec};
 
-/// A MAC in the place of a MAC that is known only after the port is opened.
+/// Placeholder for a MAC that is known only after the port is opened.
 const UNKNOWN_MAC: Mac = Mac([0; 6]);
 
 /// Description of a device ([`describe`]). `None` for values that are known only after the port is opened.
@@ -23,7 +23,8 @@ pub struct DeviceDescription {
     pub kind: PortKind,
     /// Name of the DPDK driver.
     pub driver: Option<String>,
-    /// The network interface of the kernel, on ports of the kinds af_packet and af_xdp that [`describe`] described.
+    /// The kernel's network interface of the port. `None` if the port is neither af_packet nor af_xdp, or if the
+    /// description is of an open device.
     pub interface: Option<Interface>,
     /// MAC of the port.
     pub mac: Option<Mac>,
@@ -60,9 +61,9 @@ impl From<DeviceAttr> for DeviceDescription {
 ///
 /// # Errors
 /// Those errors of [`Context::open`](crate::Context::open) whose cause is in the port's name: a key that does not apply
-/// to the kind of port, an MTU that is too large, an invalid address; or the kernel has no such interface. An interface
-/// that is down is no error. Of the targets of ports, only kernel interfaces are checked: a description of a PCI device
-/// that does not exist is no error.
+/// to the kind of port, an MTU that is too large, an invalid address, an interface that the kernel does not have. An
+/// interface that is down is no error. A PCI device or socket that does not exist is no error, because only kernel
+/// interfaces are looked up.
 pub fn describe(spec: &PortSpec) -> Result<DeviceDescription, OpenError> {
     check_keys(spec)?;
     let of_interface = spec.kind.is_kernel_interface();

@@ -81,8 +81,7 @@ pub struct Qp {
     first_psn: Psn,
     service: ServiceType,
     queues: QpQueues,
-    // Referenced because the completion queues, the shared receive queue and the protection domain must outlive the
-    // queue pair.
+    // The completion queues, the shared receive queue and the protection domain must outlive the queue pair.
     _cqs: [Arc<CqInner>; 2],
     _srq: Option<Arc<SrqInner>>,
     pd: Arc<PdInner>,
@@ -90,7 +89,7 @@ pub struct Qp {
 
 impl Drop for Qp {
     fn drop(&mut self) {
-        // Fails after a fatal error, and if the queue pair was destroyed by its number.
+        // The destruction fails after a fatal error, and if the queue pair was destroyed by its number.
         let _ = self.pd.objects.destroy_qp(self.qpn);
     }
 }

@@ -28,9 +28,9 @@ struct Posts {
 }
 
 impl Posts {
-    /// Adds `count` posts to queue pairs of `device`, of which `polls` is [`crate::drive::Activity::polls`]. Returns
-    /// whether the thread must push: at `POSTS_PER_PUSH` posts since its last push, and at its first post after another
-    /// push or poll.
+    /// Adds `count` posts to queue pairs of `device`. `polls`: value of [`crate::drive::Activity::polls`] of this
+    /// device. Returns whether the thread must push: at `POSTS_PER_PUSH` posts since its last push, at the first post
+    /// after a poll or push by any application thread, and at the first post to another device.
     #[inline]
     fn is_push_due(&mut self, device: usize, polls: u64, count: u32) -> bool {
         self.waiting += count;
@@ -39,8 +39,8 @@ impl Posts {
 }
 
 thread_local! {
-    /// Per thread, not per queue pair: otherwise a thread that posts to several queue pairs in turn would push at each
-    /// post, because the push for one queue pair counts as a poll for the others.
+    /// Posts are counted per thread, not per queue pair: otherwise a thread that posts to several queue pairs in turn
+    /// would push at each post, because the push for one queue pair counts as a poll for the others.
     static POSTS: Cell<Posts> = const { Cell::new(Posts { device: 0, waiting: 0, polls_seen: 0 }) };
 }
 
@@ -93,7 +93,8 @@ impl QpQueues {
         (posted, refused)
     }
 
-    /// Pushes the posted send work requests (makes the engine send them), unless the next poll is to send them.
+    /// Pushes the posted send work requests (makes the engine send them) if a push is due. Otherwise the next push or
+    /// poll sends them.
     #[inline]
     fn after_posts(&self, count: u32) {
         let device = Arc::as_ptr(&self.shared).addr();

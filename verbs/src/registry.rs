@@ -18,8 +18,8 @@ use crate::port::{self, PortSpec, Wire};
 use crate::progress;
 use crate::stat::StatSocket;
 
-/// A device. Queues and completion channels can keep the state of the device, and so its port, after the device is
-/// closed.
+/// A device, and its shared state. A queue or completion channel that still exists when the device is closed keeps the
+/// shared state, and therefore the port stays open.
 struct Entry {
     device: Weak<Device>,
     shared: Weak<Shared>,
@@ -29,7 +29,7 @@ static DEVICES: Mutex<Vec<Entry>> = Mutex::new(Vec::new());
 
 /// Returns the device of the port `spec`. If this process does not have the port open, opens the port first.
 pub(crate) fn open(spec: &PortSpec, options: &DeviceOptions) -> Result<Arc<Device>, OpenError> {
-    // Locked while a port is opened, otherwise two threads could open the same port.
+    // `DEVICES` is locked while a port is opened, otherwise two threads could open the same port.
     let mut devices = DEVICES.lock().unwrap_or_else(PoisonError::into_inner);
     devices.retain(|entry| entry.shared.strong_count() > 0);
     let is_same = |open: &PortSpec| (open.kind, &open.target) == (spec.kind, &spec.target);

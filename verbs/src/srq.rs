@@ -35,8 +35,8 @@ pub(crate) struct SrqInner {
 
 impl Drop for SrqInner {
     fn drop(&mut self) {
-        // Fails after a fatal error, and while a queue pair that was created by number uses this shared receive queue,
-        // which the drop of `objects` then destroys.
+        // The destruction fails after a fatal error. It also fails while a queue pair that was created by number uses
+        // this shared receive queue: the drop of `objects` then destroys the shared receive queue.
         let _ = self.pd.objects.destroy_srq(self.id);
     }
 }
@@ -108,7 +108,7 @@ impl Srq {
         self.0.pd.objects.set_srq_limit(self.0.id, limit)
     }
 
-    /// Returns the attributes (`ibv_query_srq`); `None` only after a fatal error.
+    /// Returns the attributes (`ibv_query_srq`); `None` if the shared receive queue was destroyed by its number.
     pub fn query(&self) -> Option<SrqOptions> {
         let attr = self.0.pd.objects.query_srq(self.0.id)?;
         Some(SrqOptions { max_wr: attr.max_wr, max_sge: attr.max_sge, limit: attr.limit })

@@ -15,8 +15,8 @@ use roce::time::Instant;
 /// Interval at which counters are compared, in nanoseconds. A shorter interval would load the NIC, because reading a
 /// driver's statistics may query the NIC.
 const LOOK_INTERVAL_NANOS: u64 = 200_000_000;
-/// Shortest interval from the first log line about a counter to the second, in nanoseconds; doubled with each further
-/// line.
+/// Shortest interval from the first log line about a counter to the second, in nanoseconds; the interval is doubled
+/// with each further line.
 const INTERVAL_MIN_NANOS: u64 = 1_000_000_000;
 /// Upper bound of the doubled interval between two log lines about a counter, in nanoseconds.
 const INTERVAL_MAX_NANOS: u64 = 64_000_000_000;

@@ -210,7 +210,8 @@ impl<'a> Run<'a> {
         }
     }
 
-    /// Returns the results of all started flows. The completion time of an uncompleted flow is the time until now.
+    /// Returns the results of all started flows. The completion time of an uncompleted flow is the time from its start
+    /// until now.
     fn all_flows(&mut self) -> Vec<FlowResult> {
         let now_nanos = self.hosts.world.now_nanos() - self.start_nanos;
         let mut flows = std::mem::take(&mut self.finished);
@@ -239,7 +240,7 @@ impl<'a> Run<'a> {
     }
 }
 
-/// Sets the figures of the engines' counters and of the network's.
+/// Sets the figures of the engines' counters and of the network's counters.
 pub(super) fn network_figures(hosts: &Hosts, result: &mut PointResult) {
     let mut all = QpCounters::default();
     hosts.world.hosts.iter().for_each(|host| all.add(&host.engine.counters()));

@@ -163,7 +163,8 @@ impl Experiment {
             None => Table::new(),
             Some(_) => return Err(PlanError::Whole("quick: needed a table, [quick]".into())),
         };
-        // Both forms are checked, so that an error in an unused `[quick]` table is found.
+        // The document is checked with and without its `[quick]` table, so that an error in an unused `[quick]` table
+        // is found.
         let mut quick_document = document.clone();
         merge(&mut quick_document, overlay);
         let [normal, short] = [(document, false), (quick_document, true)].map(|(document, is_quick)| {

@@ -13,8 +13,8 @@ use super::spec::{Fabric, Op, Workload};
 /// Interval at which the client is checked for its end.
 const LOOK_EVERY: Duration = Duration::from_millis(10);
 
-/// Runs server and client, and collects the client's figures. A run that exceeds its time limit is ended. An error has
-/// the standard error of the process that failed.
+/// Runs server and client, and collects the client's figures. A run that exceeds its time limit is ended. An error
+/// contains the standard error of the process that failed.
 pub(super) fn run(point: &Point, program: &Path) -> Result<PointResult, String> {
     let (Fabric::Ports { host, .. }, Workload::Stream { limit_ms, .. }) =
         (&point.setup.fabric, &point.setup.workload)
@@ -87,7 +87,7 @@ impl Running {
 impl Drop for Running {
     fn drop(&mut self) {
         if let Some(mut child) = self.child.take() {
-            // Fails if the process has ended already.
+            // `kill` fails if the process has ended already.
             let _ = child.kill();
             let _ = child.wait();
         }

@@ -129,7 +129,7 @@ const T_QUANTILES: [f64; 20] = [
     12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262, 2.228, 2.201, 2.179, 2.160, 2.145, 2.131,
     2.120, 2.110, 2.101, 2.093, 2.086,
 ];
-/// The quantile of more degrees of freedom, rounded up.
+/// Quantile for 21 or more degrees of freedom: that of 21, the largest of them, rounded up.
 const T_QUANTILE_LIMIT: f64 = 2.080;
 
 impl Group<'_> {

@@ -10,7 +10,7 @@ use super::spec::{Fabric, Workload};
 use super::{flows, long_flows, ports, reaction, stream};
 use crate::seeds;
 
-/// Options of a run. Of these, only `seeds` changes the figures of simulations.
+/// Options of a run. Only `seeds` changes the figures of simulations.
 #[derive(Clone, Debug)]
 pub struct Options {
     /// Number of seeds: the runs have the seeds 1 to this number. `None`: the number in the document.

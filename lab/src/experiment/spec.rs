@@ -336,7 +336,7 @@ pub enum Workload {
     /// Long flows through one bottleneck: connections between one host and the others in turn, whose send queues are
     /// kept full. The payload goes to host 0, whose link is the bottleneck. Only for a fabric of switches.
     LongFlows {
-        /// The operation: of READs, host 0 is the requester.
+        /// The operation. Host 0 is the requester of READs.
         #[serde(default)]
         op: Op,
         /// Number of connections.

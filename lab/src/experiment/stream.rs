@@ -27,7 +27,7 @@ const LIMITS: DeviceLimits = DeviceLimits {
     max_qps: 1,
     reorder_bytes: REORDER_BYTES,
 };
-/// READs outstanding, in both directions.
+/// Largest number of READs outstanding at either end.
 const MAX_RD_ATOMIC: u8 = 16;
 /// First PSNs of requester and responder.
 const FIRST_PSNS: [Psn; 2] = [start::psn(0x10_0000), start::psn(0x20_0000)];

@@ -1,6 +1,6 @@
 //! Numbers as text.
 
-/// Formats a number with about four significant digits; with an exponent below 0.001 only.
+/// Formats a number with about four significant digits. Only a number below 0.001 has an exponent.
 pub(super) fn number(value: f64) -> String {
     let size = value.abs();
     match value {

@@ -72,7 +72,7 @@ pub fn flows_csv(outcome: &Outcome) -> Result<Option<String>, ReportError> {
 /// CSV with a row per long flow of each run; `None` if the workload has none.
 ///
 /// # Errors
-/// None that depends on `outcome`.
+/// [`ReportError`] if the table cannot be written; no value in `outcome` causes this error.
 pub fn rates_csv(outcome: &Outcome) -> Result<Option<String>, ReportError> {
     if outcome.points.iter().all(|run| run.rates.is_empty()) {
         return Ok(None);

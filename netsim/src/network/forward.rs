@@ -67,7 +67,8 @@ impl Network {
         self.frames.discard(frame);
     }
 
-    /// Queues a frame received on `from` for `out`, or drops it if the switch or the queue has no room.
+    /// Appends a frame that was received on `from` to the queue of `out`. If the switch or the queue has no room, drops
+    /// the frame.
     fn pass_on(&mut self, id: SwitchId, from: LinkId, out: LinkId, frame: FrameId) {
         let len_bytes = self.frames.get(frame).frame.len_bytes();
         let switch = &mut self.switches[id.0];

@@ -18,8 +18,8 @@ pub struct Flow {
     pub bytes: u32,
 }
 
-/// An endless sequence of flows, each from a random host to a random other, whose start times are a Poisson
-/// process over all hosts together.
+/// An endless sequence of flows, each from a random host to another random host. The start times are a Poisson process
+/// over all hosts together.
 #[derive(Clone, Debug)]
 pub struct Poisson {
     sizes: Cdf,
@@ -33,7 +33,7 @@ impl Poisson {
     /// Creates flows whose payload loads the hosts' links, of `rate_bits_per_sec` each, to the share `load` (0 to 1).
     ///
     /// # Panics
-    /// If there are fewer than two hosts, or no load.
+    /// If there are fewer than two hosts, or `load` is 0.
     pub fn new(sizes: Cdf, hosts: usize, rate_bits_per_sec: u64, load: f64, seed: u64) -> Poisson {
         assert!(hosts >= 2, "random pairs need two hosts, and there are {hosts}");
         let bits_per_sec = rate_bits_per_sec as f64 * load * hosts as f64;

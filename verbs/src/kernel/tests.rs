@@ -118,7 +118,7 @@ fn ports_are_described_as_they_would_be_opened() {
             "af_packet:v0",
             "memif:@described,ip=10.7.0.1/24,ip=fd00::7/64,mtu=1500",
             "eal:net_null0,mac=2:0:0:0:0:7",
-            // GID 0 a second time, on the VLAN of the port.
+            // `ip=` has the address of GID 0; the second entry of this address is on the VLAN of the port.
             "eal:net_null1,mac=2:0:0:0:0:8,vlan=7,ip=fe80::ff:fe00:8/64",
         ];
         let described = names.map(|name| describe(name).unwrap());

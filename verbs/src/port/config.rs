@@ -11,12 +11,13 @@ use crate::kernel::Interface;
 
 /// Data bytes of a packet buffer (mbuf): enough for a packet of the largest path MTU (4096 bytes) in one mbuf.
 pub(super) const BUFFER_BYTES: u16 = 8192;
-/// Largest MTU of ports other than XDP ports, in bytes: a packet buffer, less 64 bytes for the Ethernet header.
+/// Largest MTU of ports other than XDP ports, in bytes: the size of a packet buffer, less 64 bytes that the Ethernet
+/// header may use.
 const BUFFER_MTU_BYTES: usize = BUFFER_BYTES as usize - 64;
 /// Data bytes of an mbuf of an XDP port: the kernel requires that mempool header, `rte_mbuf`, headroom and data of an
 /// mbuf fit into one page.
 pub(super) const XDP_BUFFER_BYTES: u16 = 3072;
-/// Largest MTU of XDP ports, in bytes: a packet buffer, less 64 bytes for the Ethernet header.
+/// Largest MTU of XDP ports, in bytes: the size of a packet buffer, less 64 bytes that the Ethernet header may use.
 const XDP_MTU_BYTES: usize = XDP_BUFFER_BYTES as usize - 64;
 /// Bytes of an Ethernet header with one VLAN tag.
 const ETHERNET_BYTES: usize = 18;
@@ -80,8 +81,8 @@ pub(crate) fn interface_mtu_bytes(spec: &PortSpec, interface: &Interface) -> Res
     mtu_bytes(spec, (interface.mtu_bytes, "the interface", "raise it with `ip link set`, or leave out mtu="))
 }
 
-/// Returns the MTU of a dedicated port whose device has the MTU setting `device_bytes`, in bytes. `None`: only the
-/// packet buffers limit frames.
+/// Returns the MTU of a dedicated port whose device has the MTU setting `device_bytes`, in bytes. If `device_bytes` is
+/// `None`, only the packet buffers limit frames.
 pub(crate) fn dedicated_mtu_bytes(spec: &PortSpec, device_bytes: Option<usize>) -> Result<usize, OpenError> {
     mtu_bytes(spec, (device_bytes.unwrap_or(BUFFER_MTU_BYTES), "the device", "leave out mtu="))
 }
@@ -101,7 +102,7 @@ pub(crate) fn interface_neighbour(kind: PortKind, interface: &Interface) -> Neig
     }
 }
 
-/// Returns the addresses and the gateway of a port that has the MAC `mac`, and its other addresses from its name.
+/// Returns the addresses of a dedicated port: the MAC `mac`; IP addresses, gateway and VLAN from the port's name.
 pub(crate) fn dedicated_neighbour(spec: &PortSpec, mac: Mac) -> NeighbourConfig {
     NeighbourConfig {
         mac,

@@ -1,4 +1,4 @@
-//! Control of a DPDK port, apart from its data path.
+//! Control of a DPDK port, separate from the port's data path.
 
 use std::time::{Duration, Instant};
 
@@ -7,8 +7,8 @@ use dpdk_ffi::{EthPort, PortCounters, PortError, PortStats};
 use super::dpdk::DpdkPort;
 use crate::kernel::Interface;
 
-/// Control of a DPDK port: link, statistics, and the restart of a memif client. DPDK permits all but the restart while
-/// another thread receives and sends through the [`DpdkPort`].
+/// Control of a DPDK port: link, statistics, and the restart of a memif client. DPDK permits control, except the
+/// restart, while another thread receives and sends through the [`DpdkPort`].
 pub struct PortControl {
     port: EthPort,
     /// Whether the port is restarted while the link is down. True on a memif client, whose link comes up only after the
@@ -58,7 +58,7 @@ impl PortControl {
         self.port.xstats()
     }
 
-    /// Returns whether the port is a memif client whose link is down, and was not restarted in the last
+    /// Returns whether the port is a memif client whose link is down, and that was not restarted in the last
     /// `RESTART_INTERVAL`.
     pub(crate) fn is_restart_due(&self) -> bool {
         self.restarts && self.restarted_at.is_none_or(|at| at.elapsed() >= RESTART_INTERVAL) && !self.is_up()

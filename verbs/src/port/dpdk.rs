@@ -26,8 +26,8 @@ const LOOPED_FRAMES_MAX: usize = TX_QUEUE_FRAMES;
 pub(super) const LOOPED_MBUFS: usize = LOOPED_FRAMES_MAX + TX_QUEUE_FRAMES;
 
 /// Bytes of queued frames at which a burst is sent: 32 KiB. Each frame waits until its burst is complete. Without this
-/// limit, the first of [`TX_QUEUE_FRAMES`] (64) frames of 4 KiB, perhaps a retransmission, would wait 25 us for the
-/// last frame.
+/// limit, the first of [`TX_QUEUE_FRAMES`] (64) frames of 4 KiB, perhaps a retransmission, would wait 25 us until the
+/// last frame is written.
 const BURST_BYTES: usize = 32 << 10;
 
 impl DpdkPort {

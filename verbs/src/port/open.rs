@@ -22,8 +22,8 @@ use super::vdev::vdev_name;
 use crate::error::OpenError;
 use crate::kernel::{InterfaceWatch, KernelNeighbours, PortGuard, ROCE_FILTER};
 
-/// Number of mbufs in a thread's cache of the mbuf pool. A cache of more than 1.5 times this number returns mbufs to
-/// the pool.
+/// Number of mbufs in a thread's cache of the mbuf pool. A cache that has more than 1.5 times this number of mbufs
+/// returns mbufs to the pool.
 const CACHE_MBUFS: u32 = 256;
 const CACHED_MBUFS: u32 = CACHE_MBUFS + CACHE_MBUFS / 2;
 /// Number of threads with a cache of the mbuf pool: the thread that initialised DPDK, and a thread that the application
