@@ -129,7 +129,7 @@ counters! {
         bad_opcode_dropped,
         /// READs dropped because the responder's queue of READs to serve was full; the peer has to retransmit the READ.
         read_deferred,
-        /// Packets received with a CE mark (RFC 3168): requests whose PSN is within 4,096 (`MARKED_PSNS`) of the
+        /// Packets received with a CE mark (RFC 3168): requests whose PSN is within 4,096 (`STALE_PSNS`) of the
         /// expected PSN, and responses whose PSN is in flight or at most 4,096 below una.
         np_ecn_marked_roce_packets,
         /// CNPs sent (IBA A17.9).

@@ -4,8 +4,8 @@ mod common;
 
 use common::{pair, pair_of};
 use roce::engine::limits::{
-    DEFAULT_WINDOW_PKTS, MARKED_PSNS, QUARANTINE_NUMBERS, RETRANSMIT_PKTS_MIN, RETRANSMIT_PKTS_PER_SEC,
-    RETRANSMITS_PER_READ,
+    DEFAULT_WINDOW_PKTS, QUARANTINE_NUMBERS, RETRANSMIT_PKTS_MIN, RETRANSMIT_PKTS_PER_SEC,
+    RETRANSMITS_PER_READ, STALE_PSNS,
 };
 use roce::id::Qpn;
 use roce::mem::Access;
@@ -80,7 +80,7 @@ fn the_page_says_what_an_attack_costs() {
     let improved = kept(RecoveryScheme::ImprovedGoBackN);
     let selective = kept(RecoveryScheme::SelectiveRepeat { window_pkts: 4096 });
     let in_flight = Some(psn_bits(DEFAULT_WINDOW_PKTS));
-    let marked = Some(psn_bits(2 * MARKED_PSNS));
+    let marked = Some(psn_bits(2 * STALE_PSNS));
     let rows = [
         ("WRITE, executed on arrival", [qpn, port, exact, key]),
         ("WRITE, buffered by improved go-back-N", [qpn, port, improved, key]),
@@ -105,7 +105,7 @@ fn the_page_says_what_an_attack_costs() {
     let computed = rows.map(|(attack, guess)| row(attack, guess));
     assert_eq!(written, computed);
     let quarantine = format!("not drawn again until {} more were freed", thousands(QUARANTINE_NUMBERS));
-    let marks = format!("within {} PSNs of the expected PSN", thousands(MARKED_PSNS as usize));
+    let marks = format!("within {} PSNs of the expected PSN", thousands(STALE_PSNS as usize));
     let [repeats, rest] = [RETRANSMITS_PER_READ, RETRANSMIT_PKTS_MIN];
     let rate = thousands(RETRANSMIT_PKTS_PER_SEC as usize);
     let reads = format!("{repeats} times and {rest} packets more, then at most {rate} packets a second");

@@ -10,13 +10,13 @@
 //! The IBA does not demand the checks of source MAC and UDP source port; [`super::SourceChecks`] can switch them off.
 
 use super::address_handle::AddressHandles;
-use super::limits::MARKED_PSNS;
+use super::limits::STALE_PSNS;
 use super::qp_object::{Qp, Service};
 use super::source::SourcePort;
 use crate::counters::DropCounters;
 use crate::id::{Gid, PKey};
 use crate::psn::Psn;
-use crate::wire::{Packet, Transport};
+use crate::wire::{Operation, Packet, Transport};
 
 pub(super) type DropCounter = fn(&mut DropCounters) -> &mut u64;
 
@@ -71,10 +71,13 @@ pub(super) fn admit(qp: &Qp, handles: &AddressHandles, packet: &Packet<'_>) -> A
         && !is_request
     {
         // PSNs from una to max_sent are accepted: the PSN of a SACK is the responder's expected PSN, which is max_sent
-        // (one past the highest PSN sent) if all requests arrived. If a response has a CE mark, PSNs down to
-        // `MARKED_PSNS` below una are accepted, too, so that the mark is counted.
+        // (one past the highest PSN sent) if all requests arrived. PSNs down to `STALE_PSNS` below una are accepted if
+        // the packet has a CE mark, so that the mark is counted, or is a READ response, so that the loss timer is
+        // rearmed: after a retransmitted READ request the peer may send stale READ responses for many round trips,
+        // before the peer answers the next READ request.
         let (una, sent) = rc.requester.in_flight();
-        let behind = if packet.ip.congestion_experienced() { MARKED_PSNS } else { 0 };
+        let is_read = packet.info.operation == Operation::ReadResponse;
+        let behind = if is_read || packet.ip.congestion_experienced() { STALE_PSNS } else { 0 };
         if packet.bth.psn.index_in(una.minus(behind), behind + sent + 1).is_none() {
             return Admission::Stale;
         }
@@ -115,12 +118,12 @@ pub(super) fn bind_source_port(qp: &mut Qp, packet: &Packet<'_>) {
     connection.source_ports.bind(packet.info.is_request, packet.udp_source_port);
 }
 
-/// Returns whether the CE mark of an admitted packet is counted. If the PSN of a request is more than `MARKED_PSNS`
+/// Returns whether the CE mark of an admitted packet is counted. If the PSN of a request is more than `STALE_PSNS`
 /// from the expected PSN, the request is probably forged, and its CE mark is ignored.
 #[cold]
 pub(super) fn is_mark_plausible(qp: &Qp, packet: &Packet<'_>) -> bool {
     let Some(connection) = &qp.connection else { return false };
-    let near = |psn: Psn| packet.bth.psn.index_in(psn.minus(MARKED_PSNS), 2 * MARKED_PSNS).is_some();
-    // Responses need no check, because `admit` drops responses with a PSN more than `MARKED_PSNS` below una.
+    let near = |psn: Psn| packet.bth.psn.index_in(psn.minus(STALE_PSNS), 2 * STALE_PSNS).is_some();
+    // Responses need no check, because `admit` drops responses with a PSN more than `STALE_PSNS` below una.
     !packet.info.is_request || near(connection.service.expected_psn())
 }

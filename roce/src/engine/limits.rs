@@ -54,8 +54,9 @@ pub use crate::qp::rc::read_queue::{
 pub use crate::table::QUARANTINE_NUMBERS;
 
 /// Largest distance, in PSNs, of a request from the expected PSN, or of a response below una, at which a CE mark is
-/// counted. The value is the largest window of selective repeat, so that CE marks on duplicates are counted.
-pub const MARKED_PSNS: u32 = WINDOW_PKTS_MAX;
+/// counted, and at which a stale READ response rearms the loss timer. The value is the largest window of selective
+/// repeat, so that CE marks on duplicates are counted.
+pub const STALE_PSNS: u32 = WINDOW_PKTS_MAX;
 
 /// Speed assumed for a link that does not report its speed, in bits per second.
 pub(crate) const DEFAULT_LINK_BITS_PER_SEC: u64 = 100_000_000_000;

@@ -54,9 +54,9 @@ const fn fault(name: &'static str, impaired: usize, impairment: Impairment, tape
 
 const FAULTS: [Fault; 7] = [
     fault("none", 0, Impairment::Drop, 1),
-    fault("loss 0.1 %", 100, Impairment::Drop, 1),
-    fault("loss 1 %", 1_000, Impairment::Drop, 1),
-    fault("loss 5 %", 5_000, Impairment::Drop, 1),
+    fault("loss 0.1 %", 100, Impairment::Drop, 5),
+    fault("loss 1 %", 1_000, Impairment::Drop, 5),
+    fault("loss 5 %", 5_000, Impairment::Drop, 5),
     fault("25 % late by 10 us", 25_000, Impairment::Delay { nanos: 10_000 }, 5),
     // The others are late by 100 us.
     fault("25 % skip 100 us", 75_000, Impairment::Delay { nanos: 100_000 }, 5),
@@ -81,24 +81,19 @@ const SLOWER_MAX: f64 = 1.02;
 
 /// Cells in which improved go-back-N is slower: role, operation, bytes, fault. The comments give the measured ratio.
 ///
-/// READs, 25 % late: a PSN sequence error at an overtaken READ request reduces the loss window, and a loss window of
-/// less than two READs serialises them. The cause of the other rows is not known: without reductions of the loss window
-/// SENDs and WRITEs of 1 MiB took 1.3 times as long where 25 % skip, with as many packets.
-const EXCEPTIONS: [(&str, Op, u32, &str); 14] = [
-    ("requester", Op::Read, 64 << 10, "25 % late by 10 us"), // 1.277
-    ("both", Op::Read, 64 << 10, "25 % late by 10 us"),      // 1.283
-    ("requester", Op::Read, 1 << 20, "25 % late by 10 us"),  // 1.031
-    ("both", Op::Read, 1 << 20, "25 % late by 10 us"),       // 1.031
-    ("requester", Op::Read, 1 << 20, "loss 1 %"),            // 1.143, not with other tapes
-    ("both", Op::Read, 1 << 20, "loss 1 %"),                 // 1.143
-    ("responder", Op::Read, 1, "loss 5 %"),                  // 1.046
-    ("responder", Op::Read, 4 << 10, "25 % late by 10 us"),  // 1.084
-    ("requester", Op::Send, 4 << 10, "25 % skip 100 us"),    // 1.060
-    ("requester", Op::Send, 64 << 10, "25 % skip 100 us"),   // 1.049
-    ("requester", Op::Send, 1 << 20, "25 % skip 100 us"),    // 1.098
-    ("requester", Op::Write, 64 << 10, "25 % skip 100 us"),  // 1.102
-    ("requester", Op::Write, 1 << 20, "25 % skip 100 us"),   // 1.143
-    ("responder", Op::Read, 64 << 10, "25 % skip 100 us"),   // 1.029
+/// READs: an improved responder buffers and executes overtaken READ requests, but still sends a NAK at the first, and
+/// the plain requester therefore retransmits READ requests that the responder then executes again. SENDs and WRITEs: the
+/// requester sends a twelfth of the packets, but waits longer; without reductions of the loss window SENDs and WRITEs of
+/// 1 MiB took 1.3 times as long, with as many packets.
+const EXCEPTIONS: [(&str, Op, u32, &str); 8] = [
+    ("responder", Op::Read, 1, "loss 5 %"),                 // 1.024
+    ("responder", Op::Read, 4 << 10, "25 % late by 10 us"), // 1.084
+    ("responder", Op::Read, 64 << 10, "25 % skip 100 us"),  // 1.029
+    ("requester", Op::Send, 4 << 10, "25 % skip 100 us"),   // 1.060
+    ("requester", Op::Send, 64 << 10, "25 % skip 100 us"),  // 1.049
+    ("requester", Op::Send, 1 << 20, "25 % skip 100 us"),   // 1.098
+    ("requester", Op::Write, 64 << 10, "25 % skip 100 us"), // 1.102
+    ("requester", Op::Write, 1 << 20, "25 % skip 100 us"),  // 1.143
 ];
 
 fn tape(fault: &Fault, seed: u64) -> Tape {
@@ -197,6 +192,18 @@ fn check(fault: &Fault, op: Op, size: Size, tapes: &[Tape], (table, wrong): (&mu
     }
     println!("{row}");
     let _ = writeln!(table, "{row}");
+}
+
+/// After the retransmission of a READ request, responses that were received before arrive again, for a longer time than
+/// the PTO.
+#[test]
+fn stale_read_responses_defer_the_probe() {
+    let entry = |frame| TapeEntry { link: LinkId(1), frame, impairment: Impairment::Drop };
+    let tape = Tape([100, 300].map(entry).to_vec());
+    let size = Size { len_bytes: 1 << 20, messages: 2, depth: 2 };
+    let [nanos, packets, _] = run(size, Op::Read, &FAULTS[0], (IMPROVED, IMPROVED), &tape);
+    let [plain_nanos, plain_packets, _] = run(size, Op::Read, &FAULTS[0], (PLAIN, PLAIN), &tape);
+    assert_eq!((nanos, packets), (plain_nanos, plain_packets), "the improved requester sent probes");
 }
 
 #[test]

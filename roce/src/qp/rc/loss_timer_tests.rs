@@ -105,8 +105,9 @@ impl Sender {
     /// Sends retransmissions, as `Requester::transmit` does.
     fn retransmit(&mut self) {
         while self.requester.rnr_until.is_none() && self.requester.recovery.is_retransmission() {
+            let in_flight_pkts_max = self.requester.in_flight_pkts_max(&mut self.outstanding);
             let recovery = &self.requester.recovery;
-            if recovery.limited_pkts(self.requester.in_flight_pkts_max()).is_none() {
+            if recovery.limited_pkts(in_flight_pkts_max).is_none() {
                 return;
             }
             let place = self.outstanding.find(recovery.next_psn()).expect("it was sent before");
@@ -470,4 +471,23 @@ const RNR_WAITS: &[Row] = &[
 #[test]
 fn nothing_is_sent_in_an_rnr_wait() {
     check(RNR_WAITS);
+}
+
+/// A PSN sequence error reduces the loss window, but not below four READs of the oldest READ's length.
+#[test]
+fn the_loss_window_permits_four_reads() {
+    for (read_pkts, pkts_max) in [(2, 16), (4, 16), (5, 20), (64, 256)] {
+        let mut sender = Sender::new(&ROW, IMPROVED);
+        (0..4).for_each(|_| sender.start(read_pkts, true, true));
+        assert_eq!(sender.requester.in_flight_pkts_max(&mut sender.outstanding), u32::MAX);
+        let lost = ResponseEvent::Ack(AckEvent::SequenceError { next: FIRST_PSN });
+        let failed = sender.requester.on_response_event(
+            sender.now,
+            lost,
+            &mut sender.outstanding,
+            &mut sender.counters,
+        );
+        assert_eq!(failed, None);
+        assert_eq!(sender.requester.in_flight_pkts_max(&mut sender.outstanding), pkts_max, "{read_pkts}");
+    }
 }

@@ -16,11 +16,16 @@ use crate::qp::outstanding::{Kind, Outstanding, Place};
 use crate::qp::segment::{Segment, segment};
 use crate::queue::{SendOp, WcStatus};
 use crate::recovery::loss_timer::LossTimer;
-use crate::recovery::{AckEvent, Expiry, Nak, Recovery, RecoveryResult, RecoveryScheme};
+use crate::recovery::{AckEvent, Expiry, Nak, Recovery, RecoveryResult, RecoveryScheme, Requests as _};
 use crate::time::Instant;
 use crate::wire::{Opcode, PacketSpec, RecvEth, Reth};
 
 const RNR_RETRY_FOREVER: u8 = 7;
+
+/// Number of READs of the oldest READ's length that the loss window permits at least. A loss window of less than two
+/// READs would permit one READ at a time, with a round trip between two READs. Four READs of up to 4 packets are within
+/// the smallest loss window.
+const READS_IN_FLIGHT_MIN: u32 = 4;
 
 /// Parameters of a requester, known at the transition to RTS; fields as in [`ConnAttr`].
 #[derive(Clone, Copy, Debug)]
@@ -110,10 +115,21 @@ impl Requester {
         &self.recovery
     }
 
-    /// Returns the maximum number of packets in flight: the loss window, or 1 during a probe of improved go-back-N.
+    /// Returns the maximum number of packets in flight: the loss window, or 1 during a probe of improved go-back-N. If
+    /// the oldest request in flight is a READ, the maximum is at least [`READS_IN_FLIGHT_MIN`] such READs.
     #[inline]
-    pub(super) fn in_flight_pkts_max(&self) -> u32 {
-        if self.loss_timer.is_probing() { 1 } else { self.loss_window.window_pkts() }
+    pub(super) fn in_flight_pkts_max(&self, outstanding: &mut Outstanding) -> u32 {
+        match self.loss_window.window_pkts() {
+            _ if self.loss_timer.is_probing() => 1,
+            u32::MAX => u32::MAX,
+            window_pkts => window_pkts.max(self.read_pkts_in_flight_min(outstanding)),
+        }
+    }
+
+    #[cold]
+    fn read_pkts_in_flight_min(&self, outstanding: &mut Outstanding) -> u32 {
+        let oldest = outstanding.request_at(self.recovery.una()).filter(|request| request.is_read);
+        oldest.map_or(0, |request| READS_IN_FLIGHT_MIN * request.packets)
     }
 
     /// Returns the congestion control, whose pacer also delays the READ responses of this queue pair.
@@ -160,7 +176,7 @@ impl Requester {
         if self.rnr_until.is_some() {
             return TxOutcome::Done;
         }
-        let in_flight_pkts_max = self.in_flight_pkts_max();
+        let in_flight_pkts_max = self.in_flight_pkts_max(outstanding);
         loop {
             let psn = self.recovery.next_psn();
             if !self.may_send(tx.now, in_flight_pkts_max) {
@@ -421,9 +437,8 @@ impl Requester {
         let is_rnr_wait = self.rnr_until.is_some();
         let rtt_nanos = self.loss_timer.on_result(&mut self.recovery, &result, samples_ack, is_rnr_wait, now);
         if result.changes_loss_window {
-            // An implied NAK does not reduce the loss window, for two reasons: READ responses received above the lost
-            // response are not retransmitted; and a loss window smaller than two READs would permit only one READ at a
-            // time.
+            // An implied NAK does not reduce the loss window, because READ responses received above the lost response
+            // are not retransmitted.
             let is_loss = result.has_gone_back && result.nak != Some(Nak::Implied);
             let is_reduced = is_loss || result.has_no_room;
             self.loss_window.on_ack_event(result.acked_pkts, self.recovery.sent(), is_reduced);

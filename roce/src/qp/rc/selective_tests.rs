@@ -164,7 +164,7 @@ fn want_of_room_reduces_the_packets_in_flight_once_in_a_window() {
         let header = SackEth { version: SackEth::VERSION, duplicate: false, no_room: true, trigger };
         let next = Reader::psn(next);
         reader.event(AckEvent::Sack { next, header, bitmap: &1u32.to_be_bytes() });
-        reader.requester.in_flight_pkts_max()
+        reader.requester.in_flight_pkts_max(&mut reader.outstanding)
     };
     assert_eq!(on_no_room(&mut reader, 60, 62), 60 / 3);
     for (next, trigger) in [(60, 63), (79, 81)] {
