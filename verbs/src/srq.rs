@@ -21,7 +21,7 @@ pub struct SrqOptions {
 }
 
 impl Default for SrqOptions {
-    /// Returns the defaults: 128 receives of one scatter entry each, without a limit.
+    /// Returns the defaults: at most 128 receives of one scatter entry each; no limit event ([`Srq::set_limit`]).
     fn default() -> Self {
         SrqOptions { max_wr: 128, max_sge: 1, limit: 0 }
     }

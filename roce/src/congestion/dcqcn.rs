@@ -188,7 +188,8 @@ impl Dcqcn {
         self.advance(now);
     }
 
-    /// Applies the decreases and the increases by the timer due until `now`, bounded by [`RATE_CHANGES_PER_CALL`].
+    /// Applies the rate decreases and the timer's rate increases that are due at `now`, at most
+    /// [`RATE_CHANGES_PER_CALL`] of them.
     fn advance(&mut self, now: Instant) {
         for _ in 0..RATE_CHANGES_PER_CALL {
             let Some(limiter) = &mut self.limiter else { return };

@@ -56,7 +56,7 @@ fn a_region_is_found_while_the_table_is_replaced() {
             view.leave();
             view
         });
-        // The new table of 4 places is replaced at the third region.
+        // A table is at most half full, so the third region replaces the table of 4 places by a larger table.
         let later = [2, 3, 4].map(|key| register(&table, key));
         let mut view = engine.join().unwrap();
         view.enter();

@@ -166,7 +166,8 @@ impl Several {
             if packet.info.operation == Operation::SelectiveAcknowledge {
                 self.told = packet.payload.iter().map(|byte| byte.count_ones()).sum();
             }
-            // All peers have the same address and QPN, so a packet's peer is known only if there is one queue pair.
+            // All simulated peers have the same address and QPN, so with several queue pairs under test the destination
+            // of a sent packet does not identify the peer.
             if let [end] = &mut self.ends[..] {
                 end.peer.observe(&packet, is_latest);
             }
