@@ -185,6 +185,10 @@ impl Port for Recorder {
         self.frames.last_mut().map(Vec::as_mut_slice)
     }
 
+    fn tx_cancel(&mut self) {
+        self.frames.pop();
+    }
+
     fn tx_flush(&mut self) {}
 }
 
