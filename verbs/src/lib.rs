@@ -34,6 +34,7 @@ mod fatal;
 mod inbox;
 mod listeners;
 mod lock;
+mod memory;
 #[cfg(all(test, loom))]
 mod models;
 mod mr;
@@ -56,6 +57,7 @@ pub use cq::Cq;
 pub use describe::{DeviceDescription, describe};
 pub use error::{Error, OpenError};
 pub use listeners::{AsyncEvent, CompletionEvent};
+pub use memory::UnusableMemory;
 pub use mr::{Mr, Pd};
 pub use objects::ContextObjects;
 pub use options::DeviceOptions;
