@@ -19,7 +19,7 @@ use std::sync::atomic::{AtomicPtr, Ordering};
 use std::sync::{Mutex, PoisonError};
 
 use libc::{c_int, c_void, sigaction, siginfo_t};
-use roce::mem::{CAN_RECOVER, FaultSite};
+use roce::mem::CAN_RECOVER;
 
 use super::UnusableMemory;
 
@@ -184,7 +184,7 @@ unsafe fn recover(addr: usize, context: *mut c_void) -> bool {
     // SAFETY: the contract of this function.
     let registers = unsafe { &mut (*context.cast::<libc::ucontext_t>()).uc_mcontext.gregs };
     let register = |index: c_int| registers[index as usize] as usize;
-    let site = FaultSite {
+    let site = roce::mem::FaultSite {
         addr,
         instruction: register(libc::REG_RIP),
         to: register(libc::REG_RDI),
