@@ -197,7 +197,7 @@ sanitized() {
     shift
     host=$(rustc -vV | sed -n 's/^host: //p')
     RUSTC_BOOTSTRAP=1 CARGO_PROFILE_DEV_OPT_LEVEL=1 \
-        RUSTFLAGS="-Zsanitizer=$sanitizer -Cunsafe-allow-abi-mismatch=sanitizer -Cforce-frame-pointers=yes" \
+        RUSTFLAGS="--cfg sanitizer -Zsanitizer=$sanitizer -Cunsafe-allow-abi-mismatch=sanitizer -Cforce-frame-pointers=yes" \
         test_some cargo test --locked --target "$host" --target-dir "target/$sanitizer" "$@"
 }
 

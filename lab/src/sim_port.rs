@@ -180,6 +180,17 @@ impl Port for SimPort {
         }
     }
 
+    fn tx_cancel(&mut self) {
+        match self.payload {
+            Payload::Carried => {
+                let Some(frame) = self.reserved.pop() else { return };
+                self.reserved_bytes -= frame.bytes.len();
+                self.network.borrow_mut().recycle(frame.bytes);
+            }
+            Payload::Phantom => self.reserved_bytes -= std::mem::take(&mut self.scratch_bytes),
+        }
+    }
+
     fn tx_flush(&mut self) {
         if self.reserved_bytes == 0 {
             return;

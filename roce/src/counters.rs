@@ -111,7 +111,8 @@ counters! {
         /// Requests answered by a NAK with the code remote access error, including READs whose memory region was
         /// deregistered before all responses were sent.
         resp_remote_access_errors,
-        /// Requests answered by a NAK with the code remote operational error.
+        /// Requests answered by a NAK with the code remote operational error: the memory of the request or of its
+        /// receive could not be accessed (memory fault), or the L_Key of the receive does not permit the access.
         resp_remote_operation_errors,
         /// NAKs received with the code invalid request.
         req_remote_invalid_request,
@@ -138,7 +139,8 @@ counters! {
         rp_cnp_handled,
         /// CNPs received without the BECN bit, or under a congestion control scheme that does not use CNPs.
         rp_cnp_ignored,
-        /// Work requests that failed because an L_Key does not permit the access (`WcStatus::LocProtErr`).
+        /// Work requests that failed because an L_Key does not permit the access, or because their memory could not be
+        /// accessed (`WcStatus::LocProtErr`).
         local_protection_err,
         /// Send and receive work requests completed with a flush error.
         cqe_flush_err,

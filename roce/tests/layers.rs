@@ -30,10 +30,14 @@ const ALLOWED_CIRCLES: &[&[&str]] = &[&["dpdk-ffi/src/mbuf.rs", "dpdk-ffi/src/me
 const UNSAFE: &[&str] = &[
     "dpdk-ffi/",
     "roce/src/mem/copy.rs",
+    "roce/src/mem/fault.rs",
     "roce/src/mem/table.rs",
     "roce/src/prefetch.rs",
     "roce/src/queue/ring.rs",
     "roce/tests/hostile/memory.rs",
+    "verbs/src/memory/populate.rs",
+    "verbs/src/memory/signals.rs",
+    "verbs/tests/memory_faults/",
 ];
 
 const FILE_LINES_MAX: usize = 1000;

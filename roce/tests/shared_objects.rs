@@ -100,6 +100,10 @@ impl Port for Faulty {
         self.port.tx_reserve(len_bytes)
     }
 
+    fn tx_cancel(&mut self) {
+        self.port.tx_cancel();
+    }
+
     fn tx_flush(&mut self) {
         self.port.tx_flush();
     }

@@ -12,6 +12,7 @@ use roce::port::pcap::CaptureError;
 use roce::qp::ModifyError;
 
 use crate::kernel::KernelError;
+use crate::memory::UnusableMemory;
 
 /// Reason why [`crate::Context::open`] failed.
 #[derive(Debug, thiserror::Error)]
@@ -168,9 +169,12 @@ pub enum Error {
         /// The thread that panicked, or the interface that was removed.
         reason: String,
     },
-    /// A range of bytes is not within a memory region.
+    /// Memory of the application cannot be registered.
     #[error(transparent)]
-    OutOfRange(#[from] roce::mem::OutOfRange),
+    UnusableMemory(#[from] UnusableMemory),
+    /// A range of bytes is not within a memory region, or could not be accessed.
+    #[error(transparent)]
+    Access(#[from] roce::mem::AccessError),
     /// The kernel has no route to the destination, or the kernel's routes or neighbours could not be read.
     #[error(transparent)]
     Kernel(#[from] KernelError),

@@ -35,6 +35,7 @@ mod inbox;
 mod link;
 mod listeners;
 mod lock;
+mod memory;
 #[cfg(all(test, loom))]
 mod models;
 mod mr;
@@ -57,6 +58,7 @@ pub use cq::Cq;
 pub use describe::{DeviceDescription, describe};
 pub use error::{Error, OpenError};
 pub use listeners::{AsyncEvent, CompletionEvent};
+pub use memory::UnusableMemory;
 pub use mr::{Mr, Pd};
 pub use objects::ContextObjects;
 pub use options::DeviceOptions;

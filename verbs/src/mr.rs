@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use roce::id::{LKey, RKey};
-use roce::mem::{Access, Memory, OutOfRange, PdId};
+use roce::mem::{Access, AccessError, Memory, PdId};
 use roce::queue::Sge;
 
 use crate::error::Error;
@@ -35,6 +35,28 @@ impl Pd {
 
     /// Registers `memory` with the access rights `access` (`ibv_reg_mr`). Work requests address the region by the
     /// virtual addresses of `memory`.
+    ///
+    /// # Memory of the application
+    /// Memory of [`Memory::from_raw`] must be mapped, readable, and writable if `access` has a right to write. Its pages
+    /// are made present; on-demand paging (`IBV_ACCESS_ON_DEMAND`) is not offered. The memory must stay so until the
+    /// region is deregistered. If the program unmaps, protects or truncates the memory before, each access fails
+    /// (memory fault), as an access of an RDMA NIC does after its page was withdrawn:
+    ///
+    /// * A READ, WRITE or SEND of the peer completes at the peer with [`WcStatus::RemOpErr`](crate::WcStatus::RemOpErr).
+    ///   The own queue pair goes into error ([`Event::QpFatal`](crate::Event::QpFatal)), and a receive in use completes
+    ///   with [`WcStatus::LocProtErr`](crate::WcStatus::LocProtErr). An unreliable connection drops a WRITE.
+    /// * An own work request completes with [`WcStatus::LocProtErr`](crate::WcStatus::LocProtErr).
+    ///
+    /// For this purpose the first registration installs a handler of SIGSEGV and SIGBUS (x86-64 Linux; on other
+    /// processors a memory fault ends the process). Faults of other code reach the action that the signal had before.
+    /// A program that handles these signals should install its handler before. A handler installed later receives
+    /// memory faults, until the next registration puts the handler of this crate before it; a handler that passes
+    /// unknown faults on to the earlier action needs no such registration. No thread that polls, posts or registers may
+    /// block the two signals, because the kernel ends a process that faults while the signal is blocked.
+    ///
+    /// # Errors
+    /// [`Error::UnusableMemory`] if the memory cannot be accessed; [`Error::Create`] if a right or the range is invalid,
+    /// or the device has no room for the region.
     pub fn register(&self, memory: Memory, access: Access) -> Result<Mr, Error> {
         let addr = memory.addr();
         self.register_at(memory, addr, access)
@@ -90,12 +112,12 @@ impl Mr {
     }
 
     /// Copies `out.len()` bytes of the region, from byte `offset` on, into `out`.
-    pub fn read(&self, offset: usize, out: &mut [u8]) -> Result<(), OutOfRange> {
+    pub fn read(&self, offset: usize, out: &mut [u8]) -> Result<(), AccessError> {
         self.memory.read(offset, out)
     }
 
     /// Copies `bytes` into the region, from byte `offset` of the region on.
-    pub fn write(&self, offset: usize, bytes: &[u8]) -> Result<(), OutOfRange> {
+    pub fn write(&self, offset: usize, bytes: &[u8]) -> Result<(), AccessError> {
         self.memory.write(offset, bytes)
     }
 }

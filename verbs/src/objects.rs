@@ -16,6 +16,7 @@ use crate::device::{Device, Shared};
 use crate::error::Error;
 use crate::inbox::Inbox;
 use crate::listeners::{AsyncEvent, Listener};
+use crate::memory;
 use crate::object::Object;
 use crate::queues::{CqQueue, QpQueues, SrqQueue};
 
@@ -133,6 +134,9 @@ impl ContextObjects {
 
     /// Registers `memory` with the access rights `access`, so that work requests address the first byte of `memory` by
     /// `addr` (`ibv_reg_mr_iova`).
+    ///
+    /// # Errors
+    /// [`Error::UnusableMemory`] if memory of the application is not mapped, or not accessible as `access` demands.
     pub fn register(
         &self,
         pd: PdId,
@@ -141,6 +145,7 @@ impl ContextObjects {
         access: Access,
     ) -> Result<(LKey, RKey), Error> {
         self.usable(Object::Pd(pd))?;
+        memory::prepare(&memory, access)?;
         let (lkey, rkey) = self.shared_objects()?.register(pd, memory, addr, access)?;
         self.owned().insert(Object::Mr(lkey));
         Ok((lkey, rkey))

@@ -153,7 +153,7 @@ impl<'a> Raw<'a> {
             return true;
         }
         if let (Some(parts), Some(span)) = (parts, self.memory.span(offset, len)) {
-            span.copy_to(parts.payload);
+            span.copy_to(parts.payload).expect("memory of this process");
         }
         self.template.seal(frame).is_some()
     }
@@ -175,7 +175,7 @@ impl<'a> Raw<'a> {
                 continue;
             }
             if let Some(span) = self.memory.span(at, packet.payload.len()) {
-                span.copy_from(packet.payload);
+                span.copy_from(packet.payload).expect("memory of this process");
             }
             at = self.next_offset(at);
             good += 1;

@@ -237,6 +237,14 @@ impl EthQueue {
         last
     }
 
+    /// Frees the frame that was queued last, so that no flush sends the frame.
+    pub fn tx_cancel(&mut self) {
+        if let Some(raw) = self.queued.pop() {
+            // SAFETY: an owned mbuf, which `queued` no longer counts.
+            drop(unsafe { Mbuf::from_raw(raw) });
+        }
+    }
+
     /// Queues an existing frame, such as a received one. Returns it if [`TX_QUEUE_FRAMES`] are queued, or if
     /// it is a chain and [`super::PortInfo::can_send_chains`] is false.
     #[inline]

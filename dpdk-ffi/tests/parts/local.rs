@@ -25,6 +25,9 @@ pub(super) fn null() {
         assert_eq!(port.queue.tx_reserve(60).unwrap().len(), 60);
     }
     assert!(port.queue.tx_reserve(60).is_none(), "the queue is bounded");
+    port.queue.tx_cancel();
+    assert_eq!(port.queue.tx_queued(), TX_QUEUE_FRAMES - 1);
+    port.queue.tx_reserve(60).unwrap();
     assert_eq!((port.queue.tx_flush(), port.queue.tx_queued()), (TX_QUEUE_FRAMES, 0));
     let stats = port.control.stats().unwrap();
     assert_eq!((stats.rx_frames, stats.tx_frames), (32, TX_QUEUE_FRAMES as u64));

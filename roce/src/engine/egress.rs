@@ -2,11 +2,12 @@
 //! responses first. If a quantum ends before all responses are sent, the next quantum of the queue pair starts with
 //! requests.
 
+use super::ingress::refusal_event;
 use super::limits::{
     CACHED_QPS, NEIGHBOUR_FRAMES_PER_POLL, PREFETCH_AHEAD_QPS, TX_BUDGET_PKTS, TX_QUANTUM_PKTS,
 };
 use super::qp_object::{Connection, Service};
-use super::{Engine, Event, Outgoing};
+use super::{Engine, Outgoing};
 use crate::port::Port;
 use crate::qp::QpState;
 use crate::qp::context::{TxContext, TxOutcome};
@@ -42,9 +43,9 @@ impl<P: Port> Engine<P> {
                     self.tx_ready.push_front(slot);
                     break;
                 }
-                TxOutcome::MrInvalidated => {
-                    let gone = self.qps.at_mut(slot).map(|qp| Event::QpAccessError(qp.qpn));
-                    self.enter_error(slot, gone);
+                TxOutcome::Refused(code) => {
+                    let event = self.qps.at_mut(slot).map(|qp| refusal_event(qp.qpn, code));
+                    self.enter_error(slot, event);
                 }
             }
         }

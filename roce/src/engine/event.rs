@@ -10,8 +10,9 @@ pub enum Event {
     Completion(CqId),
     /// A completion queue overflowed; all queue pairs that use this completion queue went into error.
     CqError(CqId),
-    /// A queue pair went into error, because its completion queue overflowed, or because the memory of a receive was
-    /// not writable. In the second case, a reliable connection sends a NAK with the code remote operational error.
+    /// A queue pair went into error, because its completion queue overflowed, because the memory of a receive was not
+    /// writable, or because the memory of a READ or WRITE of the peer could not be accessed (memory fault). Except
+    /// after the overflow, a reliable connection sends a NAK with the code remote operational error.
     QpFatal(Qpn),
     /// A queue pair sent a NAK with the code invalid request and went into error.
     QpRequestError(Qpn),

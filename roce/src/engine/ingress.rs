@@ -6,7 +6,7 @@ use super::limits::{CACHED_QPS, FLUSH_NANOS, RX_BURST_FRAMES};
 use super::qp_object::{Connection, Qp, Service};
 use super::{Engine, Event, flush_later, schedule, schedule_qp};
 use crate::counters::DropCounters;
-use crate::id::Mac;
+use crate::id::{Mac, Qpn};
 use crate::port::{PHANTOM_ICRC, Payload, Port};
 use crate::qp::QpState;
 use crate::qp::context::RxContext;
@@ -214,11 +214,7 @@ impl<P: Port> Engine<P> {
     #[inline(never)]
     fn enter_refused(&mut self, slot: usize, code: NakCode) {
         let Some(qp) = self.qps.at_mut(slot) else { return };
-        let event = match code {
-            NakCode::RemoteAccessError => Event::QpAccessError(qp.qpn),
-            NakCode::RemoteOperationalError => Event::QpFatal(qp.qpn),
-            _ => Event::QpRequestError(qp.qpn),
-        };
+        let event = refusal_event(qp.qpn, code);
         self.enter_error(slot, Some(event));
         schedule(&mut self.qps, &mut self.tx_ready, slot);
     }
@@ -336,6 +332,15 @@ impl<P: Port> Engine<P> {
             qp.flush_until = self.now.plus_nanos(FLUSH_NANOS);
         }
         flush_later(&mut self.qps, &mut self.errors, slot);
+    }
+}
+
+/// Returns the event of a queue pair that refuses a request by a NAK with `code`.
+pub(super) fn refusal_event(qpn: Qpn, code: NakCode) -> Event {
+    match code {
+        NakCode::RemoteAccessError => Event::QpAccessError(qpn),
+        NakCode::RemoteOperationalError => Event::QpFatal(qpn),
+        _ => Event::QpRequestError(qpn),
     }
 }
 

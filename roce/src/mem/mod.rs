@@ -2,6 +2,7 @@
 
 pub(crate) mod copy;
 mod epoch;
+mod fault;
 #[cfg(all(test, loom))]
 mod models;
 pub(crate) mod mr;
@@ -9,7 +10,8 @@ pub(crate) mod table;
 #[cfg(all(test, not(loom)))]
 mod threads;
 
-pub use copy::{Memory, OutOfRange, Span};
+pub use copy::{AccessError, Memory, OutOfRange, Span};
+pub use fault::{CAN_RECOVER, FaultSite, MemoryFault};
 pub use mr::{Access, PdId, RegisterError};
 
 pub(crate) use mr::MemoryError;

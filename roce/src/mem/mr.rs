@@ -3,6 +3,7 @@
 use std::sync::atomic::{AtomicU32, Ordering};
 
 use super::copy::{Memory, Span};
+use super::fault::MemoryFault;
 
 /// Number of a protection domain in its device; never sent on the wire.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -49,6 +50,15 @@ pub(crate) enum MemoryError {
     WrongPd,
     OutOfBounds,
     NoAccess,
+    /// The bytes could not be accessed.
+    Fault,
+}
+
+impl From<MemoryFault> for MemoryError {
+    #[inline]
+    fn from(_: MemoryFault) -> Self {
+        MemoryError::Fault
+    }
 }
 
 /// Reason why a region was not registered.

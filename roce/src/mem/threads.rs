@@ -37,7 +37,7 @@ fn two_threads_copy_and_deregister() {
                 view.enter();
                 let lkey = LKey(key.load(Ordering::Relaxed));
                 if let Ok(span) = view.open_local(PD, lkey, 0, 8, Access::LOCAL_WRITE) {
-                    span.copy_from(&[0xFF; 8]);
+                    span.copy_from(&[0xFF; 8]).expect("memory of this test");
                     copies.fetch_add(1, Ordering::Relaxed);
                 }
                 view.leave();

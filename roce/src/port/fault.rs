@@ -317,6 +317,13 @@ impl<P: Port> Port for Fault<P> {
         if self.outgoing.is_empty() { self.reserved.reserve(len_bytes) } else { None }
     }
 
+    fn tx_cancel(&mut self) {
+        if !self.tx.active {
+            return self.port.tx_cancel();
+        }
+        self.reserved.cancel();
+    }
+
     fn tx_flush(&mut self) {
         if !self.tx.active {
             return self.port.tx_flush();
@@ -393,6 +400,22 @@ mod tests {
         assert!(a.tx_reserve(4).is_some());
         a.port.tx_flush();
         assert_eq!(receive(&mut b), [7]);
+    }
+
+    #[test]
+    fn a_cancelled_frame_is_not_sent() {
+        let active = FaultConfig { corrupt_probability: Probability(1e-9), ..FaultConfig::default() };
+        for config in [FaultConfig::default(), active] {
+            let (mut a, mut b) = tx_fault(config, 8);
+            for (number, is_cancelled) in [(1_u32, false), (2, true), (3, false), (4, true)] {
+                a.tx_reserve(4).unwrap().copy_from_slice(&number.to_be_bytes());
+                if is_cancelled {
+                    a.tx_cancel();
+                }
+            }
+            a.tx_flush();
+            assert_eq!(receive(&mut b), [1, 3]);
+        }
     }
 
     #[test]

@@ -142,6 +142,12 @@ impl Port for LoopbackPort {
         buffer.bytes.get_mut(..len_bytes)
     }
 
+    fn tx_cancel(&mut self) {
+        debug_assert!(self.reserved > 0, "nothing is reserved");
+        self.next = self.next.checked_sub(1).unwrap_or(self.buffers.len() - 1);
+        self.reserved -= 1;
+    }
+
     fn tx_flush(&mut self) {
         if self.reserved == 0 {
             return;
@@ -190,6 +196,24 @@ mod tests {
         assert!(send(&mut b, b"back"));
         assert_eq!(receive(&mut a, 8), [b"back".to_vec()]);
         assert!(receive(&mut b, 8).is_empty(), "a port does not hear itself");
+    }
+
+    #[test]
+    fn a_cancelled_reservation_is_not_sent_and_leaves_its_buffer_free() {
+        let (mut a, mut b) = Loopback::pair(CAPS, CAPS, 2);
+        for round in 0..3 {
+            a.tx_reserve(3).unwrap().copy_from_slice(b"one");
+            a.tx_reserve(4).unwrap().fill(round);
+            a.tx_cancel();
+            a.tx_reserve(3).unwrap().copy_from_slice(b"two");
+            assert!(a.tx_reserve(1).is_none());
+            a.tx_flush();
+            assert_eq!(receive(&mut b, 8), [b"one".to_vec(), b"two".to_vec()]);
+            a.tx_reserve(1).unwrap().fill(round);
+            a.tx_cancel();
+            a.tx_flush();
+            assert!(receive(&mut b, 8).is_empty());
+        }
     }
 
     #[test]

@@ -55,9 +55,8 @@ pub const PHANTOM_ICRC: u32 = 0;
 ///   drive an engine in turn, its port must be `Send`; a port of one thread, such as a simulated port, need not be. No
 ///   method blocks.
 /// * A received frame is one contiguous run of bytes, and belongs to the caller until the caller drops the frame.
-/// * The next `tx_flush` sends every buffer that `tx_reserve` has returned, in order. A reservation cannot be
-///   cancelled, so the caller must fill every reserved buffer completely. The initial contents of a buffer are
-///   unspecified.
+/// * The next `tx_flush` sends every buffer that `tx_reserve` has returned and `tx_cancel` has not cancelled, in order.
+///   The caller must fill these buffers completely. The initial contents of a buffer are unspecified.
 /// * A port may lose frames. Only a decorator with impairments changes or duplicates frames.
 pub trait Port {
     /// A received frame, from the Ethernet destination address to the last byte before the FCS.
@@ -77,6 +76,10 @@ pub trait Port {
     /// Reserves a transmit buffer of exactly `len_bytes` bytes. `None` if no buffer is free; the caller retries in a
     /// later poll, after a flush.
     fn tx_reserve(&mut self, len_bytes: usize) -> Option<&mut [u8]>;
+
+    /// Cancels the last reservation: its buffer is not sent. `tx_reserve` must have returned the buffer, and no other
+    /// method may have been called since.
+    fn tx_cancel(&mut self);
 
     /// Sends all buffers reserved since the last flush.
     fn tx_flush(&mut self);

@@ -161,6 +161,10 @@ impl<P: Port, W: io::Write> Port for Pcap<P, W> {
         self.outgoing.reserve(len_bytes)
     }
 
+    fn tx_cancel(&mut self) {
+        self.outgoing.cancel();
+    }
+
     fn tx_flush(&mut self) {
         let recorder = &mut self.recorder;
         self.outgoing.drain_into(&mut self.port, |frame| recorder.record(frame));
@@ -218,6 +222,18 @@ mod tests {
             assert_eq!(packet.data, frame);
         }
         assert!(reader.next_packet().is_none());
+    }
+
+    #[test]
+    fn a_cancelled_frame_is_neither_sent_nor_recorded() {
+        let (a, mut b) = Loopback::pair(CAPS, CAPS, 8);
+        let mut a = Pcap::new(a, Vec::new(), 0).unwrap();
+        a.tx_reserve(5).unwrap().copy_from_slice(b"first");
+        a.tx_reserve(9).unwrap().copy_from_slice(b"cancelled");
+        a.tx_cancel();
+        send(&mut a, b"second");
+        assert_eq!(receive(&mut b), [b"first".to_vec(), b"second".to_vec()]);
+        assert_eq!(a.recorded(), 2);
     }
 
     #[test]

@@ -32,6 +32,13 @@ impl Staging {
         self.frames.back_mut().map(Vec::as_mut_slice)
     }
 
+    /// Removes the buffer that the last call of `reserve` returned.
+    pub(super) fn cancel(&mut self) {
+        if let Some(buffer) = self.frames.pop_back() {
+            self.recycle(buffer);
+        }
+    }
+
     pub(super) fn push(&mut self, frame: Vec<u8>) {
         self.frames.push_back(frame);
     }

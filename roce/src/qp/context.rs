@@ -8,6 +8,7 @@ use crate::mem::{Access, MemoryView, PdId};
 use crate::port::Port;
 use crate::queue::{CqSlot, CqTable, Cqe, RecvWqe, SrqTable, WcOpcode, WcStatus};
 use crate::time::Instant;
+use crate::wire::NakCode;
 
 /// State needed to process a request.
 pub(crate) struct RxContext<'a> {
@@ -79,8 +80,9 @@ pub(crate) enum TxOutcome {
     Paced,
     /// Packets are ready, but the port has no free transmit buffer.
     TxRingFull,
-    /// The memory region of a READ of the peer was deregistered; a NAK was sent, and the queue pair changes to ERR.
-    MrInvalidated,
+    /// The memory of a READ of the peer was deregistered, or could not be accessed (memory fault). A NAK with this code
+    /// was sent, and the queue pair changes to ERR.
+    Refused(NakCode),
 }
 
 impl TxOutcome {

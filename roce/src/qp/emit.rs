@@ -1,5 +1,6 @@
 //! Writes packets to a port: headers, payload and ICRC.
 
+use crate::mem::MemoryFault;
 use crate::port::{PHANTOM_ICRC, Payload, Port};
 use crate::psn::Psn;
 use crate::wire::{AddressTemplate, FrameParts, Opcode, PacketSpec, QpFields};
@@ -21,6 +22,13 @@ pub(crate) struct PacketBuilder<'a> {
 /// Error: the port has no free transmit buffer. The packet is sent in a later poll.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct PortFull;
+
+/// Reason for not sending a packet with payload.
+pub(crate) enum NotSent {
+    PortFull,
+    /// The memory of the payload cannot be read.
+    BadMemory,
+}
 
 impl PacketBuilder<'_> {
     #[inline]
@@ -69,14 +77,33 @@ impl PacketBuilder<'_> {
         spec: &PacketSpec,
         fill: impl FnOnce(&mut FrameParts<'_>),
     ) -> Result<(), PortFull> {
+        let filled = |parts: &mut FrameParts<'_>| {
+            fill(parts);
+            Ok(())
+        };
+        self.emit_copied(port, spec, filled).map_err(|_| PortFull)
+    }
+
+    /// Sends a packet as [`PacketBuilder::emit`] does, whose payload `fill` copies from registered memory. At a memory
+    /// fault no packet is sent.
+    #[inline(always)]
+    pub(crate) fn emit_copied<P: Port>(
+        &mut self,
+        port: &mut P,
+        spec: &PacketSpec,
+        fill: impl FnOnce(&mut FrameParts<'_>) -> Result<(), MemoryFault>,
+    ) -> Result<(), NotSent> {
         let ext_len = spec.opcode.info().map_or(0, |info| info.ext_len_bytes);
         let frame_len = self.template.frame_len(ext_len, spec.payload_len);
         let payload = port.payload();
         let fields = &self.headers.fields;
-        let frame = port.tx_reserve(frame_len).ok_or(PortFull)?;
+        let frame = port.tx_reserve(frame_len).ok_or(NotSent::PortFull)?;
         #[expect(clippy::expect_used, reason = "internal: the port returns what was reserved")]
         let mut parts = self.template.write(frame, fields, spec).expect("the frame has the length asked for");
-        fill(&mut parts);
+        if fill(&mut parts).is_err() {
+            port.tx_cancel();
+            return Err(NotSent::BadMemory);
+        }
         let sealed = match payload {
             Payload::Carried => self.template.seal(frame, fields),
             Payload::Phantom => frame.last_chunk_mut().map(|icrc| *icrc = PHANTOM_ICRC.to_le_bytes()),

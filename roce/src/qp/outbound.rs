@@ -2,19 +2,12 @@
 //! `uc`) chooses the PSN.
 
 use super::context::TxContext;
-use super::emit::PortFull;
+use super::emit::NotSent;
 use super::segment::Segment;
-use crate::mem::{Access, Span};
+use crate::mem::{Access, MemoryFault, Span};
 use crate::port::Port;
 use crate::queue::{Lists, OpenWqe, SendOp, SgList, open_one};
 use crate::wire::{FrameParts, PacketSpec, RecvEth};
-
-/// Reason for not sending a packet.
-pub(crate) enum NotSent {
-    PortFull,
-    /// The memory of the work request cannot be read.
-    BadMemory,
-}
 
 /// Memory of the payload of a packet.
 enum Payload<'a> {
@@ -22,12 +15,6 @@ enum Payload<'a> {
     One(Span<'a>),
     /// A range of a list of several entries.
     Several(Lists<'a>),
-}
-
-impl From<PortFull> for NotSent {
-    fn from(_: PortFull) -> Self {
-        NotSent::PortFull
-    }
 }
 
 /// Returns whether the message of `op` consumes a receive of the peer. Only such a message may raise a solicited event.
@@ -50,7 +37,7 @@ pub(crate) fn send_segment<P: Port>(
         spec.solicited = part.is_last && takes_receive(&wqe.op);
     }
     let (offset, len) = (part.offset, part.payload_len);
-    // The memory is checked before a transmit buffer is reserved, because the port sends every reserved buffer.
+    // The memory is checked before a transmit buffer is reserved, so that only a memory fault cancels a reservation.
     let mut payload = if wqe.inline {
         Payload::One(open.inline_span(offset, len))
     } else if let Some(opened) = open_one(tx.memory, tx.pd, &wqe.list, offset, len, Access::NONE) {
@@ -60,7 +47,7 @@ pub(crate) fn send_segment<P: Port>(
         lists.check(&wqe.list, offset, len, Access::NONE).map_err(|_| NotSent::BadMemory)?;
         Payload::Several(lists)
     };
-    tx.builder.emit(tx.port, spec, |parts| {
+    tx.builder.emit_copied(tx.port, spec, |parts| {
         if !parts.ext.is_empty() {
             set_ext_headers(parts, part, recveth);
         }
@@ -68,16 +55,14 @@ pub(crate) fn send_segment<P: Port>(
             Payload::One(span) => span.copy_to(parts.payload),
             Payload::Several(lists) => gather(lists, &wqe.list, offset, parts.payload),
         }
-    })?;
-    Ok(())
+    })
 }
 
 /// Copies bytes of a list of several entries, which was checked just before, to `out`. Not inlined, so that the code
 /// for one entry stays short.
 #[inline(never)]
-#[expect(clippy::expect_used, reason = "internal: the list was checked just before")]
-fn gather(lists: &mut Lists<'_>, list: &SgList, offset: u32, out: &mut [u8]) {
-    lists.gather(list, offset, out).expect("checked just before");
+fn gather(lists: &mut Lists<'_>, list: &SgList, offset: u32, out: &mut [u8]) -> Result<(), MemoryFault> {
+    lists.gather(list, offset, out).map_err(|_| MemoryFault)
 }
 
 /// Writes the extension headers. Not inlined, because most packets have none.

@@ -14,7 +14,7 @@ pub enum WcStatus {
     /// service is UC.
     LocQpOpErr = 2,
     /// An L_Key does not permit the access: no region has the key, or the region is of another protection domain, does
-    /// not contain the range, or does not grant the right.
+    /// not contain the range, or does not grant the right. Or the memory could not be accessed (memory fault).
     LocProtErr = 4,
     /// The queue pair went into error before the work request completed (flush).
     WrFlushErr = 5,

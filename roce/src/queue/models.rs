@@ -111,7 +111,7 @@ fn a_send_is_seen_whole_by_whoever_answers_its_doorbell() {
                 let mut open = queue.open(0, &view, PdId(1)).unwrap();
                 let mut out = [0; 3];
                 if open.wqe.inline {
-                    open.inline_span(0, 3).copy_to(&mut out);
+                    open.inline_span(0, 3).copy_to(&mut out).unwrap();
                     assert_eq!(&out, b"inl");
                 } else {
                     open.lists.gather(&open.wqe.list, 0, &mut out).unwrap();

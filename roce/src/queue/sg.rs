@@ -1,5 +1,5 @@
 //! Copies between frames and the memory of scatter/gather lists. `scatter` checks the whole range before the first
-//! copy, so that memory is unchanged after an error.
+//! copy, so that memory is unchanged after an error other than [`MemoryError::Fault`].
 
 use super::ring::Consumer;
 use super::wqe::{SgList, Sge};
@@ -83,7 +83,7 @@ impl Lists<'_> {
             |piece| {
                 let span = memory.open_local(pd, piece.lkey, piece.addr, piece.len_bytes, Access::NONE)?;
                 if let Some((part, rest)) = std::mem::take(&mut out).split_at_mut_checked(span.len_bytes()) {
-                    span.copy_to(part);
+                    span.copy_to(part)?;
                     out = rest;
                 }
                 Ok(())
@@ -91,7 +91,8 @@ impl Lists<'_> {
         )
     }
 
-    /// Copies `bytes` to the memory of `list`, from byte `offset` of the list on. On an error no byte is copied.
+    /// Copies `bytes` to the memory of `list`, from byte `offset` of the list on. After
+    /// [`MemoryError::Fault`] a part of the bytes may have been copied; after another error, no byte.
     #[inline]
     pub(crate) fn scatter(
         &mut self,
@@ -101,7 +102,7 @@ impl Lists<'_> {
     ) -> Result<(), MemoryError> {
         let (memory, pd, len_bytes) = (self.memory, self.pd, bytes.len() as u32);
         if let Some(opened) = open_one(memory, pd, list, offset, len_bytes, Access::LOCAL_WRITE) {
-            return opened.map(|span| span.copy_from(bytes));
+            return Ok(opened?.copy_from(bytes)?);
         }
         self.check(list, offset, len_bytes, Access::LOCAL_WRITE)?;
         list.pieces(
@@ -112,7 +113,7 @@ impl Lists<'_> {
                 let span =
                     memory.open_local(pd, piece.lkey, piece.addr, piece.len_bytes, Access::LOCAL_WRITE)?;
                 if let Some((part, rest)) = bytes.split_at_checked(span.len_bytes()) {
-                    span.copy_from(part);
+                    span.copy_from(part)?;
                     bytes = rest;
                 }
                 Ok(())

@@ -208,7 +208,7 @@ mod tests {
         let mut bytes = [0; INLINE_BYTES as usize];
         let memory = MemoryView::alone(1);
         let open = queue.open(index, &memory, PdId(1)).unwrap();
-        open.inline_span(0, INLINE_BYTES).copy_to(&mut bytes);
+        open.inline_span(0, INLINE_BYTES).copy_to(&mut bytes).unwrap();
         open.wqe.inline.then(|| u64::from_be_bytes(bytes))
     }
 

@@ -94,7 +94,7 @@ fn two_threads_post_sends_and_answer_doorbells() {
                     let mut open = queue.open(0, &view, PdId(1)).unwrap();
                     let wqe = open.wqe;
                     if wqe.inline {
-                        open.inline_span(0, wqe.list.len_bytes).copy_to(out);
+                        open.inline_span(0, wqe.list.len_bytes).copy_to(out).unwrap();
                     } else {
                         open.lists.gather(&wqe.list, 0, out).unwrap();
                     }

@@ -76,5 +76,11 @@ impl Port for WirePort {
         Some(&mut self.bytes[start..])
     }
 
+    fn tx_cancel(&mut self) {
+        let len_bytes = self.lens.pop().expect("a reservation");
+        self.bytes.truncate(self.bytes.len() - len_bytes);
+        self.room = self.room.saturating_add(1);
+    }
+
     fn tx_flush(&mut self) {}
 }

@@ -86,6 +86,11 @@ impl Port for DpdkPort {
         self.queues.first_mut().tx_reserve(len_bytes)
     }
 
+    /// `queued_bytes` still counts the frame, so the burst may end a frame earlier.
+    fn tx_cancel(&mut self) {
+        self.queues.first_mut().tx_cancel();
+    }
+
     #[inline]
     fn tx_flush(&mut self) {
         self.queued_bytes = 0;

@@ -75,6 +75,13 @@ impl Port for Wire {
         }
     }
 
+    fn tx_cancel(&mut self) {
+        match self {
+            Wire::Bare(port) => port.tx_cancel(),
+            Wire::Captured(capture) => capture.tx_cancel(),
+        }
+    }
+
     #[inline]
     fn tx_flush(&mut self) {
         match self {

@@ -298,6 +298,13 @@ impl<P: Port> Port for Events<P> {
         if self.outgoing.is_empty() { self.reserved.reserve(len_bytes) } else { None }
     }
 
+    fn tx_cancel(&mut self) {
+        if !self.is_active() {
+            return self.port.tx_cancel();
+        }
+        self.reserved.cancel();
+    }
+
     #[inline]
     fn tx_flush(&mut self) {
         if !self.is_active() {

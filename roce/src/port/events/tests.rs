@@ -294,6 +294,17 @@ fn without_events_the_port_beneath_is_used_as_it_is() {
 }
 
 #[test]
+fn a_cancelled_frame_is_not_sent() {
+    for events in [&[][..], &[event(1, 2, Impairment::Drop)]] {
+        let mut bench = Bench::new(events);
+        bench.port.tx_reserve(60).unwrap().fill(3);
+        bench.port.tx_reserve(60).unwrap().fill(4);
+        bench.port.tx_cancel();
+        assert_eq!(bench.frames(), [vec![3; 60]]);
+    }
+}
+
+#[test]
 fn a_full_port_beneath_loses_nothing_and_refuses_new_frames() {
     let (near, mut far) = Loopback::pair(CAPS, CAPS, 2);
     let plan = EventPlan::new(vec![event(1, 1, Impairment::Duplicate)]).unwrap();

@@ -12,8 +12,8 @@ use crate::wire::{NakCode, Operation, Position};
 /// Reason for not executing a request.
 #[derive(Clone, Copy)]
 pub(crate) enum Refusal {
-    /// The request is invalid, or has no access to the memory of its RETH. A reliable connection sends a NAK with this
-    /// code.
+    /// The request is invalid, or has no access to the memory of its RETH, or this memory could not be accessed (memory
+    /// fault). A reliable connection sends a NAK with this code.
     Invalid(NakCode),
     /// The message is longer than its receive.
     TooLong,
@@ -27,6 +27,8 @@ pub(crate) enum Refusal {
 
 pub(crate) const INVALID: Refusal = Refusal::Invalid(NakCode::InvalidRequest);
 pub(crate) const NO_ACCESS: Refusal = Refusal::Invalid(NakCode::RemoteAccessError);
+/// The responder cannot execute a valid request (IBA 9.7.5.2).
+pub(crate) const FAILED: Refusal = Refusal::Invalid(NakCode::RemoteOperationalError);
 
 /// A request whose opcode and length fit the message in progress.
 pub(crate) struct Sequenced<'p, R> {

@@ -13,10 +13,10 @@ mod message;
 pub(crate) use checks::{INVALID, NO_ACCESS, Refusal, sequence};
 pub(crate) use message::Partial;
 
-use checks::{Authorized, Effect, authorize};
+use checks::{Authorized, Effect, FAILED, authorize};
 use message::Message;
 
-use crate::mem::MemoryView;
+use crate::mem::{MemoryFault, MemoryView};
 use crate::qp::context::RxContext;
 use crate::qp::request::{Request, RqOffset};
 use crate::queue::{WcOpcode, WcStatus};
@@ -116,7 +116,7 @@ impl Inbound {
             }
             Effect::Write { span, va, rkey, left, total } => {
                 if let Some(payload) = request.payload() {
-                    span.copy_from(payload);
+                    span.copy_from(payload).map_err(|MemoryFault| FAILED)?;
                 }
                 self.message.partial =
                     if ends { Partial::None } else { Partial::Write { va, rkey, left, total } };

@@ -185,6 +185,10 @@ impl Port for Recorder {
         self.frames.last_mut().map(Vec::as_mut_slice)
     }
 
+    fn tx_cancel(&mut self) {
+        self.frames.pop();
+    }
+
     fn tx_flush(&mut self) {}
 }
 
@@ -408,7 +412,7 @@ impl Bench {
                 counters: &mut self.counters,
             };
             let outcome = self.responder.transmit(&mut self.congestion, &mut tx);
-            self.is_scheduled = !matches!(outcome, TxOutcome::Done | TxOutcome::MrInvalidated);
+            self.is_scheduled = !matches!(outcome, TxOutcome::Done | TxOutcome::Refused(_));
         }
         let aeths = port.frames.iter().filter_map(|frame| Packet::parse(frame).ok()?.aeth());
         self.msns.extend(aeths.map(|aeth| aeth.msn.value().wrapping_sub(start::MSN.value()) % Psn::COUNT));

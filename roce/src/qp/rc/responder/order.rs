@@ -287,7 +287,8 @@ fn place_in_receive(
     rx.receives.lists(rx.memory, rx.pd).scatter(&list, at, packet.payload).ok()
 }
 
-/// Places the payload of a WRITE `offset` bytes after the address of `reth`. Returns `None` if access is denied.
+/// Places the payload of a WRITE `offset` bytes after the address of `reth`. Returns `None` if access is denied,
+/// or at a memory fault.
 fn place_in_memory(packet: &Packet<'_>, reth: Reth, offset: u32, rx: &mut RxContext<'_>) -> Option<()> {
     let Reth { va, rkey, len_bytes } = reth;
     if !rx.access.contains(Access::REMOTE_WRITE) || len_bytes > MAX_MESSAGE_BYTES {
@@ -299,6 +300,5 @@ fn place_in_memory(packet: &Packet<'_>, reth: Reth, offset: u32, rx: &mut RxCont
     if packet.info.starts_message() {
         open(va, len_bytes)?;
     }
-    open(va.wrapping_add(u64::from(offset)), packet.len_bytes())?.copy_from(packet.payload);
-    Some(())
+    open(va.wrapping_add(u64::from(offset)), packet.len_bytes())?.copy_from(packet.payload).ok()
 }

@@ -8,10 +8,27 @@ use crate::mem::Access;
 use crate::port::Port;
 use crate::psn::Psn;
 use crate::qp::context::{TxContext, TxOutcome};
-use crate::qp::emit::PortFull;
+use crate::qp::emit::{NotSent, PortFull};
 use crate::qp::rc::read_queue::{ReadQueue, ReadRequest};
 use crate::qp::segment::response_segment;
 use crate::wire::{Aeth, NakCode, Opcode, SackEth, Syndrome};
+
+/// Reason for not sending a READ response.
+enum NoResponse {
+    PortFull,
+    /// The memory of the READ is not registered any more, or could not be accessed: a NAK with this code is due.
+    Refused(NakCode),
+}
+
+impl From<NotSent> for NoResponse {
+    #[inline]
+    fn from(reason: NotSent) -> Self {
+        match reason {
+            NotSent::PortFull => NoResponse::PortFull,
+            NotSent::BadMemory => NoResponse::Refused(NakCode::RemoteOperationalError),
+        }
+    }
+}
 
 pub(super) struct Transmitter<'a> {
     pub order: &'a Order,
@@ -47,23 +64,31 @@ impl Transmitter<'_> {
             }
             let index = waiting.sent;
             match self.send_response(&waiting.request, index, congestion, tx) {
-                Ok(true) => self.reads.on_sent(),
-                Ok(false) => {
-                    // The memory region was deregistered after the READ request, so the remaining responses cannot be
-                    // sent.
-                    let nak = Syndrome::Nak(NakCode::RemoteAccessError);
-                    if self.send_acknowledge(waiting.next_psn(), nak, tx).is_err() {
-                        return TxOutcome::TxRingFull;
-                    }
-                    tx.counters.resp_remote_access_errors += 1;
-                    self.reads.clear();
-                    self.acks.clear();
-                    return TxOutcome::MrInvalidated;
+                Ok(()) => self.reads.on_sent(),
+                Err(NoResponse::Refused(code)) => {
+                    let next = waiting.next_psn();
+                    return self.refuse_read(next, code, tx);
                 }
-                Err(PortFull) => return TxOutcome::TxRingFull,
+                Err(NoResponse::PortFull) => return TxOutcome::TxRingFull,
             }
         }
         self.transmit_due(tx)
+    }
+
+    /// Sends a NAK with `code` in place of response `next`, because the memory region was deregistered or unmapped
+    /// after the READ request. The remaining responses cannot be sent.
+    #[cold]
+    fn refuse_read<P: Port>(&mut self, next: Psn, code: NakCode, tx: &mut TxContext<'_, P>) -> TxOutcome {
+        if self.send_acknowledge(next, Syndrome::Nak(code), tx).is_err() {
+            return TxOutcome::TxRingFull;
+        }
+        match code {
+            NakCode::RemoteAccessError => tx.counters.resp_remote_access_errors += 1,
+            _ => tx.counters.resp_remote_operation_errors += 1,
+        }
+        self.reads.clear();
+        self.acks.clear();
+        TxOutcome::Refused(code)
     }
 
     #[inline]
@@ -148,7 +173,7 @@ impl Transmitter<'_> {
         Ok(())
     }
 
-    /// Sends response `index` of `read`. Returns `Ok(false)` if the memory region may no longer be read.
+    /// Sends response `index` of `read`.
     #[inline]
     fn send_response<P: Port>(
         &self,
@@ -156,18 +181,18 @@ impl Transmitter<'_> {
         index: u32,
         congestion: &mut Congestion,
         tx: &mut TxContext<'_, P>,
-    ) -> Result<bool, PortFull> {
+    ) -> Result<(), NoResponse> {
         let mtu_bytes = self.mtu_bytes;
         let (opcode, len) = response_segment(read.reth.len_bytes, 0, index, mtu_bytes);
         let va = read.reth.va.wrapping_add(u64::from(index * mtu_bytes));
         let opened = tx.memory.open_remote(tx.pd, read.reth.rkey, va, len, Access::REMOTE_READ);
-        let Ok(span) = opened else { return Ok(false) };
+        let span = opened.map_err(|_| NoResponse::Refused(NakCode::RemoteAccessError))?;
         let aeth = Aeth { syndrome: Syndrome::ACK, msn: read.msn };
         let spec = tx.builder.packet(opcode, read.first.plus(index), len);
-        tx.builder.emit(tx.port, &spec, |parts| {
+        tx.builder.emit_copied(tx.port, &spec, |parts| {
             // MIDDLE responses have no AETH: for them `set_aeth` writes nothing.
             let _ = parts.set_aeth(aeth);
-            span.copy_to(parts.payload);
+            span.copy_to(parts.payload)
         })?;
         *tx.budget -= 1;
         tx.counters.sent_pkts += 1;
@@ -175,6 +200,6 @@ impl Transmitter<'_> {
         if !congestion.is_window() {
             congestion.on_sent(tx.now, tx.builder.frame_bytes(opcode, len));
         }
-        Ok(true)
+        Ok(())
     }
 }

@@ -1,0 +1,20 @@
+//! Memory that the application owns: checked when it is registered, and, if the application unmaps it before it is
+//! deregistered, no cause of a signal.
+
+mod maps;
+mod populate;
+mod signals;
+
+use roce::mem::{Access, Memory};
+
+pub use populate::UnusableMemory;
+
+/// Prepares memory of the application for registration: its pages are present and accessible as `access` needs, and
+/// the process handles memory faults. Takes no lock of a device, because the kernel may read the pages from a file.
+pub(crate) fn prepare(memory: &Memory, access: Access) -> Result<(), UnusableMemory> {
+    if !memory.is_lent() || memory.len_bytes() == 0 {
+        return Ok(());
+    }
+    signals::install()?;
+    populate::populate(memory, access)
+}

@@ -1,0 +1,202 @@
+//! Handler of SIGSEGV and SIGBUS, by which a copy to or from registered memory that is not accessible fails instead of
+//! ending the process.
+//!
+//! ```text
+//!   fault -> on_fault -- of a copy of `roce`: the thread continues at the exit of the copy
+//!                     '- of other code: the action that the signal had before, as if there were no on_fault
+//! ```
+//!
+//! If the program installs a handler of its own later, this handler receives the faults first. The next registration
+//! of memory then installs `on_fault` before it, at a new level: each level has an entry point and an earlier action of
+//! its own. An action that was recorded for a lower level is skipped there, so a handler that passes faults on to the
+//! action before it, which may be a lower level, never receives a fault twice.
+#![allow(unsafe_code)]
+
+use std::io;
+use std::mem::{transmute, zeroed};
+use std::ptr::{null, null_mut};
+use std::sync::atomic::{AtomicPtr, Ordering};
+use std::sync::{Mutex, PoisonError};
+
+use libc::{c_int, c_void, sigaction, siginfo_t};
+use roce::mem::CAN_RECOVER;
+
+use super::UnusableMemory;
+
+type Handler = extern "C" fn(c_int, *mut siginfo_t, *mut c_void);
+
+/// Number of times that `on_fault` can be installed for a signal.
+const LEVELS: usize = 4;
+
+/// The entry points of `on_fault`, by level.
+static ENTRIES: [Handler; LEVELS] = [on_fault::<0>, on_fault::<1>, on_fault::<2>, on_fault::<3>];
+
+/// A signal that a memory fault raises.
+struct Signal {
+    number: c_int,
+    /// For each level the action to which `on_fault` passes faults of other code; null: the default action. Never
+    /// freed, because a handler may read it at any time.
+    earlier: [AtomicPtr<sigaction>; LEVELS],
+}
+
+impl Signal {
+    const fn new(number: c_int) -> Self {
+        Signal { number, earlier: [const { AtomicPtr::new(null_mut()) }; LEVELS] }
+    }
+}
+
+static SIGNALS: [Signal; 2] = [Signal::new(libc::SIGSEGV), Signal::new(libc::SIGBUS)];
+
+/// Installs `on_fault` for both signals, unless it is their handler. If all levels are in use, logs a warning.
+pub(super) fn install() -> Result<(), UnusableMemory> {
+    static LEVELS_IN_USE: Mutex<[usize; 2]> = Mutex::new([0; 2]);
+    if !CAN_RECOVER {
+        return Ok(());
+    }
+    let mut levels = LEVELS_IN_USE.lock().unwrap_or_else(PoisonError::into_inner);
+    for (signal, level) in SIGNALS.iter().zip(levels.iter_mut()) {
+        let failed = |error| UnusableMemory::System { what: "handle the signals of memory faults", error };
+        install_signal(signal, level).map_err(failed)?;
+    }
+    Ok(())
+}
+
+/// Installs the entry point of level `level` for `signal`, and increments `level`, unless an entry point is the handler.
+fn install_signal(signal: &Signal, level: &mut usize) -> io::Result<()> {
+    let current = action(signal.number, None)?;
+    if ENTRIES.iter().any(|entry| *entry as usize == current.sa_sigaction) {
+        return Ok(());
+    }
+    let (Some(entry), Some(earlier)) = (ENTRIES.get(*level), signal.earlier.get(*level)) else {
+        tracing::warn!(
+            signal = signal.number,
+            "the program has replaced the handler of memory faults {LEVELS} times: registered memory that is unmapped now ends the process"
+        );
+        return Ok(());
+    };
+    // `on_fault` may run before `action` returns, so the earlier action is stored first.
+    earlier.store(Box::into_raw(Box::new(current)), Ordering::Release);
+    // The mask and the restart of system calls are those of the earlier action, which `on_fault` may call.
+    let flags = current.sa_flags & (libc::SA_RESTART | libc::SA_NODEFER);
+    let own = sigaction {
+        sa_sigaction: *entry as usize,
+        sa_flags: libc::SA_SIGINFO | libc::SA_ONSTACK | flags,
+        ..current
+    };
+    let replaced = action(signal.number, Some(&own))?;
+    *level += 1;
+    if replaced.sa_sigaction != current.sa_sigaction {
+        // Another thread has changed the action between the two calls.
+        earlier.store(Box::into_raw(Box::new(replaced)), Ordering::Release);
+    }
+    skip_recorded(signal, *level - 1, replaced.sa_sigaction);
+    Ok(())
+}
+
+/// At the levels below `level`, replaces the earlier action with `handler` by the earlier action of the level below.
+fn skip_recorded(signal: &Signal, level: usize, handler: usize) {
+    let mut below = null_mut();
+    for slot in signal.earlier.iter().take(level) {
+        let earlier = slot.load(Ordering::Acquire);
+        // SAFETY: the pointers are from Box::into_raw, and never freed.
+        if unsafe { earlier.as_ref() }.is_some_and(|action| action.sa_sigaction == handler) {
+            slot.store(below, Ordering::Release);
+        }
+        below = slot.load(Ordering::Acquire);
+    }
+}
+
+/// Returns the action of signal `number`, and if `new` is an action, makes it the action of the signal.
+fn action(number: c_int, new: Option<&sigaction>) -> io::Result<sigaction> {
+    // SAFETY: all fields are numbers, and a null pointer, for which 0 is valid.
+    let mut old: sigaction = unsafe { zeroed() };
+    // SAFETY: both pointers are valid or null. A new action is `on_fault` or the default action.
+    let result = unsafe { sigaction(number, new.map_or(null(), |new| new), &mut old) };
+    if result == 0 { Ok(old) } else { Err(io::Error::last_os_error()) }
+}
+
+/// The handler of level `LEVEL`. Async-signal-safe: the function compares and loads numbers, and calls `sigaction` and
+/// `raise` only.
+extern "C" fn on_fault<const LEVEL: usize>(number: c_int, info: *mut siginfo_t, context: *mut c_void) {
+    // SAFETY: the kernel, or a handler that was installed later, passes a valid `info`.
+    let (code, addr) = unsafe { ((*info).si_code, (*info).si_addr()) };
+    // Codes above 0 are faults; the others are signals that a process sent.
+    let is_fault = code > 0;
+    // SAFETY: `context` is the context of the interrupted thread, since the action has SA_SIGINFO.
+    if is_fault && unsafe { recover(addr as usize, context) } {
+        return;
+    }
+    let earlier = SIGNALS.iter().find(|signal| signal.number == number).map(|signal| &signal.earlier);
+    let earlier =
+        earlier.and_then(|levels| levels.get(LEVEL)).map_or(null_mut(), |at| at.load(Ordering::Acquire));
+    // SAFETY: the pointer is from Box::into_raw, and never freed.
+    pass_on(unsafe { earlier.as_ref() }, is_fault, (number, info, context));
+}
+
+/// Does what the kernel would do for a signal with the action `earlier`; `None`: the default action.
+fn pass_on(
+    earlier: Option<&sigaction>,
+    is_fault: bool,
+    (number, info, context): (c_int, *mut siginfo_t, *mut c_void),
+) {
+    let restore_default = || {
+        // SAFETY: 0 is valid for all fields; the handler SIG_DFL is 0.
+        let default: sigaction = unsafe { zeroed() };
+        // Cannot fail: the signal exists, and its action can be changed.
+        let _ = action(number, Some(&default));
+    };
+    match earlier.map_or(libc::SIG_DFL, |earlier| earlier.sa_sigaction) {
+        libc::SIG_IGN if !is_fault => {}
+        // The kernel does not let a thread ignore a fault, because the thread would fault again and again. After the
+        // return, the instruction faults again, and the default action ends the process.
+        libc::SIG_IGN => restore_default(),
+        libc::SIG_DFL => {
+            restore_default();
+            if !is_fault {
+                // SAFETY: no memory is passed. The signal is delivered when this handler has returned.
+                unsafe { libc::raise(number) };
+            }
+        }
+        handler => {
+            let flags = earlier.map_or(0, |earlier| earlier.sa_flags);
+            if flags & libc::SA_RESETHAND != 0 {
+                restore_default();
+            }
+            if flags & libc::SA_SIGINFO != 0 {
+                // SAFETY: the program installed a handler of this type.
+                let handler: Handler = unsafe { transmute(handler) };
+                handler(number, info, context);
+            } else {
+                // SAFETY: the program installed a handler of this type.
+                let handler: extern "C" fn(c_int) = unsafe { transmute(handler) };
+                handler(number);
+            }
+        }
+    }
+}
+
+/// If a copy of `roce` caused the fault at `addr`, makes the interrupted thread continue at the exit of the copy.
+///
+/// # Safety
+/// `context` is the `ucontext_t` that the kernel passed to the handler.
+#[cfg(all(target_arch = "x86_64", target_os = "linux"))]
+unsafe fn recover(addr: usize, context: *mut c_void) -> bool {
+    // SAFETY: the contract of this function.
+    let registers = unsafe { &mut (*context.cast::<libc::ucontext_t>()).uc_mcontext.gregs };
+    let register = |index: c_int| registers[index as usize] as usize;
+    let site = roce::mem::FaultSite {
+        addr,
+        instruction: register(libc::REG_RIP),
+        to: register(libc::REG_RDI),
+        from: register(libc::REG_RSI),
+        count: register(libc::REG_RDX),
+    };
+    let Some(exit) = site.recovery() else { return false };
+    registers[libc::REG_RIP as usize] = exit as i64;
+    true
+}
+
+#[cfg(not(all(target_arch = "x86_64", target_os = "linux")))]
+unsafe fn recover(_addr: usize, _context: *mut c_void) -> bool {
+    false
+}
