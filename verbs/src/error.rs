@@ -167,6 +167,16 @@ pub enum Error {
         /// Description of the panic, with the name of the thread.
         reason: String,
     },
+    /// The device belongs to a process that forked this process. The call had no effect.
+    #[error(
+        "the device {port} belongs to process {pid}, which forked this process, and cannot be used here: open a device in this process, and fork before the first device is opened; or execute a new program (exec, posix_spawn)"
+    )]
+    Forked {
+        /// The port's name.
+        port: String,
+        /// ID of the process that opened the device.
+        pid: u32,
+    },
     /// A range of bytes is not within a memory region.
     #[error(transparent)]
     OutOfRange(#[from] roce::mem::OutOfRange),

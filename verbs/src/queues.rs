@@ -161,9 +161,11 @@ impl CqQueue {
     /// another thread polls this completion queue.
     ///
     /// # Errors
-    /// [`Error::DeviceFatal`] after a fatal error, if the completion queue is empty or another thread polls it.
+    /// [`Error::DeviceFatal`] after a fatal error, if the completion queue is empty or another thread polls it;
+    /// [`Error::Forked`] in a forked process.
     #[inline]
     pub fn poll(&self, out: &mut Vec<Cqe>, max: usize) -> Result<usize, Error> {
+        self.shared.check_process()?;
         let Some(mut poller) = self.try_lock()? else { return Ok(0) };
         let taken = poller.pop_into(out, max);
         if taken > 0 || max == 0 {
@@ -181,6 +183,7 @@ impl CqQueue {
     /// The error of [`CqQueue::poll`].
     #[inline]
     pub fn poll_one(&self) -> Result<Option<Cqe>, Error> {
+        self.shared.check_process()?;
         let Some(mut poller) = self.try_lock()? else { return Ok(None) };
         if let Some(cqe) = poller.pop() {
             return Ok(Some(cqe));
