@@ -2,6 +2,7 @@
 
 mod command;
 mod exchange;
+mod fork;
 mod links;
 mod pairs;
 mod stat;
