@@ -25,6 +25,7 @@ use crate::error::Error;
 use crate::fatal::Fatal;
 use crate::kernel::{KernelError, KernelNeighbours};
 use crate::listeners::Listeners;
+use crate::lock::relax;
 use crate::options::DeviceOptions;
 use crate::port::{PortControl, PortKind, PortSpec, SharedInterface, Wire};
 use crate::stat::{self, Answer, DeviceCounters};
@@ -331,7 +332,7 @@ impl Shared {
                 return self.poll_once(driven);
             }
         }
-        std::thread::yield_now();
+        relax();
         Ok(())
     }
 

@@ -10,7 +10,7 @@ use roce::queue::{
 
 use crate::device::Shared;
 use crate::error::Error;
-use crate::lock::{Lock, LockGuard};
+use crate::lock::{Lock, LockGuard, relax};
 
 /// Number of send work requests, posted since the last push, at which `QpQueues::after_posts` makes the engine send
 /// them.
@@ -209,7 +209,7 @@ impl CqQueue {
     fn try_lock(&self) -> Result<Option<LockGuard<'_, CqPoller>>, Error> {
         let poller = self.poller.try_lock();
         if poller.is_none() {
-            std::thread::yield_now();
+            relax();
             self.shared.check()?;
         }
         Ok(poller)
