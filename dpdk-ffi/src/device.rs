@@ -10,6 +10,7 @@ use crate::guard;
 use crate::log::{self, LogLines};
 use crate::memif::{self, MemifAccess};
 use crate::port_id::PortId;
+use crate::process;
 
 /// Kernel drivers, besides vfio-pci, under which DPDK can use a device: those that hand it over, and those
 /// that share it with DPDK's own driver.
@@ -316,6 +317,9 @@ impl Device {
 
 impl Drop for Device {
     fn drop(&mut self) {
+        if !process::owns_eal() {
+            return;
+        }
         detach(self.bus, &self.name);
         memif::detached(self.port_id);
     }

@@ -6,6 +6,8 @@ use std::alloc::{Layout, handle_alloc_error};
 use std::marker::PhantomData;
 use std::ptr::NonNull;
 
+use crate::process;
+
 /// Held while a memif port is attached, started, stopped, closed or detached.
 pub(crate) struct Lock {
     /// Not `Send`, because the thread that took the lock must release it.
@@ -59,6 +61,9 @@ impl BurstFlag {
 
 impl Drop for BurstFlag {
     fn drop(&mut self) {
+        if !process::owns_eal() {
+            return;
+        }
         // SAFETY: made by `new`; every burst has ended, because a burst borrows the flag.
         unsafe { dpdk_sys::shim_guard_flag_free(self.0.as_ptr()) };
     }

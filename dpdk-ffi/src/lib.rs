@@ -25,6 +25,10 @@
 //! Every owner may move between threads. None of them locks: an [`EthQueue`] is driven through `&mut`, so each thread
 //! that receives and sends has a queue of its own, or shares one behind a mutex. [`ThreadRegistration`] makes mempools
 //! faster for threads that EAL did not start.
+//!
+//! A process forked after EAL started has no use for these objects: their drops have no effect there, and any other
+//! use is a memory fault, because EAL's memory is not part of that process. [`Eal::init`] refuses to start a second
+//! EAL there. See [`Process`].
 #![allow(unsafe_code)]
 
 mod counter;
@@ -38,6 +42,7 @@ mod mbuf;
 mod memif;
 mod mempool;
 mod port_id;
+mod process;
 mod runtime_dir;
 mod thread;
 
@@ -53,5 +58,6 @@ pub use mbuf::{AppendError, Mbuf, Segments};
 pub use memif::MemifAccess;
 pub use mempool::{Mempool, MempoolConfig, MempoolError};
 pub use port_id::PortId;
+pub use process::{OfProcess, PerProcess, Process};
 pub use runtime_dir::{is_private_dir, private_dir, stand_in_runtime_dir};
 pub use thread::{RegisterError, ThreadRegistration, is_registered};

@@ -7,6 +7,7 @@ use std::ptr::NonNull;
 use dpdk_sys::rte_mbuf;
 
 use crate::mempool::Mempool;
+use crate::process;
 
 /// A frame: one packet buffer, or a chain of them. Drop returns it to its pool, from any thread.
 ///
@@ -262,6 +263,9 @@ impl AsRef<[u8]> for Mbuf {
 impl Drop for Mbuf {
     #[inline]
     fn drop(&mut self) {
+        if !process::owns_eal() {
+            return;
+        }
         // SAFETY: a valid chain with one owner, which gives it up.
         unsafe { dpdk_sys::shim_pktmbuf_free(self.0.as_ptr()) };
     }

@@ -10,6 +10,7 @@ use dpdk_sys::{rte_mbuf, rte_mempool};
 use crate::eal::Eal;
 use crate::errno::Errno;
 use crate::mbuf::Mbuf;
+use crate::process;
 
 /// Configuration of a pool.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -176,6 +177,9 @@ impl Pool {
 
 impl Drop for Mempool {
     fn drop(&mut self) {
+        if !process::owns_eal() {
+            return;
+        }
         // Only the last handle has exclusive access to the pool.
         if let Some(pool) = Arc::get_mut(&mut self.0) {
             let pool = Pool { raw: pool.raw, config: pool.config };

@@ -4,6 +4,7 @@ use std::marker::PhantomData;
 
 use crate::eal::Eal;
 use crate::errno::Errno;
+use crate::process;
 
 /// Gives the calling thread an lcore ID, and so a cache of its own in every mempool, until dropped.
 ///
@@ -50,7 +51,7 @@ impl ThreadRegistration {
 
 impl Drop for ThreadRegistration {
     fn drop(&mut self) {
-        if !self.owns_id || !is_registered() {
+        if !process::owns_eal() || !self.owns_id || !is_registered() {
             return;
         }
         crate::mempool::flush_own_caches();

@@ -8,7 +8,8 @@
 //! * guard.c, memif.c: any user may be the peer of a memif port, and a process may crash when its peer
 //!   disconnects or is hostile;
 //! * virtio.c: a process may end when it closes a virtio-user port that was never started;
-//! * interface.c: opening a port on a kernel interface flushes the interface's neighbours.
+//! * interface.c: opening a port on a kernel interface flushes the interface's neighbours;
+//! * cloexec.c: programs that the process starts inherit DPDK's file descriptors.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -67,6 +68,26 @@ const DRIVERS: &[&str] = &[
     "net_ice",
     "net_ena",
     "net_vmxnet3",
+];
+
+/// Libraries that create file descriptors.
+const CREATORS: &[&str] =
+    &["eal", "bus_pci", "vhost", "net_memif", "net_virtio", "net_af_packet", "net_af_xdp", "net_tap"];
+
+/// Calls that create file descriptors, which a static build redirects in `CREATORS`, unless `REDIRECTED` does;
+/// cloexec.c says why.
+const CREATIONS: &[(&str, &str)] = &[
+    ("open", "shim_cloexec_open"),
+    ("open64", "shim_cloexec_open64"),
+    ("socket", "shim_cloexec_socket"),
+    ("accept", "shim_cloexec_accept"),
+    ("recvmsg", "shim_cloexec_recvmsg"),
+    ("pipe", "shim_cloexec_pipe"),
+    ("dup", "shim_cloexec_dup"),
+    ("eventfd", "shim_cloexec_eventfd"),
+    ("epoll_create", "shim_cloexec_epoll_create"),
+    ("timerfd_create", "shim_cloexec_timerfd_create"),
+    ("memfd_create", "shim_cloexec_memfd_create"),
 ];
 
 /// Libraries whose calls a static build redirects to functions of this crate; guard.c, memif.c, virtio.c and
@@ -137,6 +158,7 @@ fn main() {
     println!("cargo:rerun-if-changed=memif.c");
     println!("cargo:rerun-if-changed=virtio.c");
     println!("cargo:rerun-if-changed=interface.c");
+    println!("cargo:rerun-if-changed=cloexec.c");
     println!("cargo:rerun-if-changed=shim.c");
     println!("cargo:rerun-if-changed=shim.h");
     println!("cargo:rerun-if-env-changed=DPDK_SYS_LINK");
@@ -211,7 +233,10 @@ fn bind(flags: &[String]) -> Result<()> {
 
 fn compile(flags: &[String]) -> Result<()> {
     let mut build = cc::Build::new();
-    build.files(["shim.c", "guard.c", "memif.c", "virtio.c", "interface.c"]).opt_level(3).warnings(false);
+    build
+        .files(["shim.c", "guard.c", "memif.c", "virtio.c", "interface.c", "cloexec.c"])
+        .opt_level(3)
+        .warnings(false);
     // Otherwise an undeclared function returns an int, even if it should return a pointer.
     build.flag("-Werror=implicit-function-declaration");
     for flag in flags {
@@ -255,10 +280,8 @@ fn link_static(libdir: &str, has_archive: &dyn Fn(&str) -> bool) -> Result<()> {
     let chosen = LIBRARIES.iter().chain(DRIVERS).chain(if mlx5 { MLX5_DRIVERS } else { &[] });
     // Whole archives, because drivers register themselves in constructors that nothing refers to.
     for name in chosen.filter(|name| has_archive(name)) {
-        let archive = match REDIRECTED.iter().find(|(library, _)| library == name) {
-            Some((_, calls)) => redirect(libdir, name, calls)?,
-            None => format!("rte_{name}"),
-        };
+        let calls = redirected(name);
+        let archive = if calls.is_empty() { format!("rte_{name}") } else { redirect(libdir, name, &calls)? };
         println!("cargo:rustc-link-lib=static:+whole-archive,-bundle={archive}");
     }
     // The libraries that those archives need, of all that DPDK as a whole needs.
@@ -273,6 +296,14 @@ fn link_static(libdir: &str, has_archive: &dyn Fn(&str) -> bool) -> Result<()> {
         println!("cargo:rustc-link-lib=dylib={name}");
     }
     Ok(())
+}
+
+/// Returns the calls of the library `name` to redirect.
+fn redirected(name: &str) -> Vec<(&'static str, &'static str)> {
+    let own = REDIRECTED.iter().find(|(library, _)| *library == name).map_or(&[][..], |(_, calls)| calls);
+    let creations = if CREATORS.contains(&name) { CREATIONS } else { &[] };
+    let others = creations.iter().filter(|(from, _)| own.iter().all(|(other, _)| from != other));
+    own.iter().chain(others).copied().collect()
 }
 
 /// Makes a copy of a library in which `calls` refer to other functions.

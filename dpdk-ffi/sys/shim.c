@@ -1,6 +1,9 @@
 #ifndef _GNU_SOURCE
 #define _GNU_SOURCE
 #endif
+#include <errno.h>
+#include <sys/mman.h>
+
 #include "shim.h"
 
 uint16_t shim_rx_burst(uint16_t port, uint16_t queue, struct rte_mbuf **mbufs, uint16_t count)
@@ -132,4 +135,26 @@ int shim_log_to(shim_log_write write)
 	FILE *stream = fopencookie(NULL, "w", functions);
 
 	return stream == NULL ? -1 : rte_openlog_stream(stream);
+}
+
+static int keep_from_forks(const struct rte_memseg_list *list, const struct rte_memseg *segment, size_t len, void *argument)
+{
+	(void)list;
+	(void)argument;
+	return madvise(segment->addr, len, MADV_DONTFORK) == 0 ? 0 : -errno;
+}
+
+/* A failure leaves the memory in forked processes, which do not use it. */
+static void on_memory_event(enum rte_mem_event event, const void *address, size_t len, void *argument)
+{
+	(void)argument;
+	if (event == RTE_MEM_EVENT_ALLOC)
+		madvise((void *)(uintptr_t)address, len, MADV_DONTFORK);
+}
+
+int shim_keep_memory_from_forks(void)
+{
+	/* Refused without hugepages, where all memory is allocated at the start. */
+	rte_mem_event_callback_register("dpdk-ffi-forks", on_memory_event, NULL);
+	return rte_memseg_contig_walk(keep_from_forks, NULL);
 }

@@ -19,6 +19,7 @@
 #include <rte_log.h>
 #include <rte_mbuf.h>
 #include <rte_mbuf_pool_ops.h>
+#include <rte_memory.h>
 #include <rte_mempool.h>
 #include <rte_version.h>
 
@@ -107,6 +108,9 @@ int shim_link_get(uint16_t port, uint32_t *speed_mbps, int *up);
 
 /* Whether a driver in this process claims the virtual device `name`. */
 int shim_vdev_has_driver(const char *name);
+
+/* Keeps the memory that EAL has and will allocate out of processes forked from now on. 0 or a negative error number. */
+int shim_keep_memory_from_forks(void);
 
 /* Sends DPDK's log, whole messages at a time, to `write`. */
 typedef ssize_t (*shim_log_write)(void *cookie, const char *text, size_t len);

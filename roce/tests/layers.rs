@@ -35,6 +35,8 @@ const UNSAFE: &[&str] = &[
     "roce/src/prefetch.rs",
     "roce/src/queue/ring.rs",
     "roce/tests/hostile/memory.rs",
+    // Processes that fork, which the standard library does not offer.
+    "tests/src/bin/roce-fork.rs",
     "verbs/src/memory/populate.rs",
     "verbs/src/memory/signals.rs",
     "verbs/tests/memory_faults/",

@@ -7,7 +7,6 @@ use std::time::{Duration, Instant};
 use roce::counters::{DropCounters, QpCounters};
 use roce::engine::Event;
 use roce::id::{Gid, Mac};
-use roce::port::Port;
 use roce::port::events::EventOutcome;
 use roce::port::fault::FaultCounters;
 use roce::port::probability::Probability;
@@ -28,6 +27,19 @@ use crate::stat::DeviceCounters;
 
 /// An open device, with the objects that this context created and their asynchronous events (`ibv_context`). A device
 /// may have several contexts. The device is closed when all its contexts, their clones and their objects are dropped.
+///
+/// # Forks
+/// A process forked from the process that opened a device cannot use the device. In the forked process all functions
+/// that return [`Error`] fail with [`Error::Forked`]; queries return `None`, zeros or no elements; a drop closes and
+/// destroys nothing, and leaks memory. The process that opened the device notices nothing. A process that is to use
+/// RDMA must be forked before its parent opens its first device, because DPDK cannot be started a second time in a
+/// forked process: after that, [`Context::open`] fails in the forked process. `fork` followed by `exec`, `posix_spawn`
+/// and [`std::process::Command`] work at any time, from any thread; the new program inherits no file descriptor.
+///
+/// `ibv_fork_init` of libibverbs has no equivalent. A NIC accesses pages by their physical addresses, so after a fork
+/// a write of the parent (copy-on-write) separates the parent from the pages that the NIC accesses. Here the engine
+/// accesses registered memory by its virtual addresses, as the program does. After a fork, parent and child each have
+/// their own copy of private registered memory, and the engine accesses the parent's.
 ///
 /// # Example
 /// A connection between two queue pairs of one device. The port `net_ring0` receives every frame that it sends:
@@ -104,24 +116,27 @@ impl Context {
         }
     }
 
-    /// Returns the device's attributes, also after a fatal error.
+    /// Returns the device's attributes, also after a fatal error. In a forked process the link is down, and driver and
+    /// GIDs are missing.
     pub fn attr(&self) -> DeviceAttr {
         let shared = self.shared();
-        let (driver, is_up) = {
+        let (driver, is_up) = if shared.is_of_this_process() {
             let control = shared.control();
             (control.driver().to_owned(), control.is_up())
+        } else {
+            (String::new(), false)
         };
-        let driven = shared.inspect();
-        let caps = driven.engine.port().caps();
+        let driven = shared.try_inspect();
+        let gids = driven.iter().flat_map(|driven| driven.engine.neighbour().gids().iter());
         DeviceAttr {
             port: shared.port.to_string(),
             kind: shared.port.kind,
             driver,
-            mac: caps.mac,
-            mtu_bytes: caps.mtu_bytes,
-            active_mtu: PathMtu::largest_for(caps.mtu_bytes),
+            mac: shared.caps.mac,
+            mtu_bytes: shared.caps.mtu_bytes,
+            active_mtu: PathMtu::largest_for(shared.caps.mtu_bytes),
             is_up,
-            gids: driven.engine.neighbour().gids().iter().map(|(index, entry)| (index, entry.gid)).collect(),
+            gids: gids.map(|(index, entry)| (index, entry.gid)).collect(),
             caps: DeviceCaps::new(shared.limits),
         }
     }
@@ -135,8 +150,9 @@ impl Context {
     /// and, if possible, the subnet of `dgid`.
     ///
     /// # Errors
-    /// [`Error::NoGid`] if no local GID is a valid source of packets to `dgid`.
+    /// [`Error::NoGid`] if no local GID is a valid source of packets to `dgid`; [`Error::Forked`] in a forked process.
     pub fn gid_index_for(&self, dgid: Gid) -> Result<u8, Error> {
+        self.shared().check_process()?;
         let driven = self.shared().inspect();
         let table = driven.engine.neighbour().gids();
         let index = table.select_for(dgid.ip()).and_then(|index| u8::try_from(index).ok());
@@ -148,7 +164,7 @@ impl Context {
 
     /// Returns whether `gid` is in the subnet of an address of this device.
     pub fn is_on_link(&self, gid: Gid) -> bool {
-        self.shared().inspect().engine.neighbour().is_on_link(gid.ip())
+        self.shared().try_inspect().is_some_and(|driven| driven.engine.neighbour().is_on_link(gid.ip()))
     }
 
     /// Returns the MAC of `dgid`, or of the gateway to `dgid`; blocks until this MAC is resolved. `sgid_index` is used
@@ -185,6 +201,7 @@ impl Context {
     /// # Errors
     /// [`Error::DeviceFatal`] after a fatal error.
     pub fn progress(&self) -> Result<(), Error> {
+        self.shared().check_process()?;
         self.shared().drive()
     }
 
@@ -204,8 +221,8 @@ impl Context {
     /// Returns two sets of counters: the sums over all queue pairs, including destroyed queue pairs, and the numbers of
     /// frames that were dropped before they reached a queue pair.
     pub fn counters(&self) -> (QpCounters, DropCounters) {
-        let driven = self.shared().inspect();
-        (driven.engine.counters(), driven.engine.drop_counters())
+        let driven = self.shared().try_inspect();
+        driven.map(|driven| (driven.engine.counters(), driven.engine.drop_counters())).unwrap_or_default()
     }
 
     /// Returns all counters of the device and its port, by source and name.
@@ -215,24 +232,26 @@ impl Context {
 
     /// Returns the numbers of frames and of impaired frames, for each direction that [`DeviceOptions::faults`] impairs.
     pub fn fault_counters(&self) -> FaultCounters {
-        self.shared().inspect().engine.port().inner().counters()
+        self.shared().try_inspect().map(|driven| driven.engine.port().inner().counters()).unwrap_or_default()
     }
 
     /// Sets the probability of loss in the directions that [`DeviceOptions::faults`] impairs. If all probabilities in
     /// `faults` were 0 when the device was opened, this function has no effect.
     pub fn set_drop_probability(&self, probability: Probability) {
-        self.shared().inspect().engine.port_mut().inner_mut().set_drop_probability(probability);
+        if let Some(mut driven) = self.shared().try_inspect() {
+            driven.engine.port_mut().inner_mut().set_drop_probability(probability);
+        }
     }
 
     /// Returns the outcome of each packet event, in the order of [`DeviceOptions::events`]: the packet that the event
     /// has impaired, if any.
     pub fn event_outcomes(&self) -> Vec<EventOutcome> {
-        self.shared().inspect().engine.port().outcomes()
+        self.shared().try_inspect().map(|driven| driven.engine.port().outcomes()).unwrap_or_default()
     }
 
     /// Returns the error that ended the capture; `None` if the capture has had no error, or the device has no capture.
     pub fn capture_error(&self) -> Option<String> {
-        match self.shared().inspect().wire() {
+        match self.shared().try_inspect()?.wire() {
             Wire::Bare(_) => None,
             Wire::Captured(capture) => capture.error().map(ToString::to_string),
         }

@@ -2,19 +2,21 @@
 //! thread.
 
 use std::net::IpAddr;
+use std::ops::Deref;
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
+use dpdk_ffi::OfProcess;
 use roce::counters::QpCounters;
 use roce::engine::limits::DeviceLimits;
 use roce::engine::{DestroyError, Engine, Event, Progress, SharedObjects};
 use roce::id::{Gid, Mac};
 use roce::neighbour::{Mode, Resolution};
-use roce::port::Port;
 use roce::port::events::Events;
 use roce::port::fault::Fault;
+use roce::port::{Port, PortCaps};
 use roce::queue::SrqId;
 
 use crate::background::Background;
@@ -23,6 +25,7 @@ use crate::error::Error;
 use crate::fatal::Fatal;
 use crate::kernel::{Interface, KernelError, KernelNeighbours};
 use crate::listeners::Listeners;
+use crate::lock::relax;
 use crate::options::DeviceOptions;
 use crate::port::config::{interface_mtu_bytes, interface_neighbour};
 use crate::port::{PortControl, PortKind, PortSpec, SharedInterface, Wire};
@@ -62,7 +65,21 @@ pub(crate) struct DeviceCore {
     pub(crate) panics_in: Option<String>,
 }
 
-pub(crate) struct Shared {
+/// The state of a device. In a process forked from the process that opened the device, the state is never used and
+/// never dropped: a thread that does not exist there may hold a lock, and the port is that of the parent.
+pub(crate) struct Shared(OfProcess<SharedState>);
+
+impl Deref for Shared {
+    type Target = SharedState;
+
+    #[inline]
+    fn deref(&self) -> &SharedState {
+        &self.0
+    }
+}
+
+/// The fields of [`Shared`].
+pub(crate) struct SharedState {
     driven: DriveLock<DeviceCore>,
     /// Control of the port. Has a lock of its own, because control may query the device or make system calls, which
     /// would delay the threads that drive the engine. Lock order: this lock before the engine.
@@ -76,6 +93,7 @@ pub(crate) struct Shared {
     pub(crate) objects: Arc<SharedObjects>,
     pub(crate) listeners: Arc<Listeners>,
     pub(crate) port: PortSpec,
+    pub(crate) caps: PortCaps,
     pub(crate) limits: DeviceLimits,
     pub(crate) activity: Activity,
     pub(crate) stopping: AtomicBool,
@@ -90,6 +108,9 @@ pub(crate) struct Device {
 
 impl Drop for Device {
     fn drop(&mut self) {
+        if !self.shared.is_of_this_process() {
+            return;
+        }
         self.shared.stopping.store(true, Ordering::Relaxed);
         self.shared.background.join();
     }
@@ -190,7 +211,7 @@ impl Shared {
         limits: DeviceLimits,
     ) -> Self {
         let (fatal, listeners) = (Arc::new(Fatal::default()), Arc::new(Listeners::default()));
-        let objects = engine.objects().clone();
+        let (objects, caps) = (engine.objects().clone(), engine.port().caps());
         let driven = DeviceCore {
             engine,
             fatal: fatal.clone(),
@@ -199,7 +220,7 @@ impl Shared {
             #[cfg(test)]
             panics_in: None,
         };
-        Shared {
+        Shared(OfProcess::new(SharedState {
             driven: DriveLock::new(driven),
             control: Mutex::new(control),
             kernel: shared_interface.map(Mutex::new),
@@ -208,15 +229,36 @@ impl Shared {
             objects,
             listeners,
             port,
+            caps,
             limits,
             activity: Activity::default(),
             stopping: AtomicBool::new(false),
             background: Background::default(),
-        }
+        }))
     }
 
-    /// Locks the engine; waits while another thread drives the engine. Fails after a fatal error.
+    /// Returns whether this process opened the device. If a process forked from that one calls this function, returns
+    /// false; the caller must then take no lock, and call no function of the engine or the port.
+    #[inline]
+    pub(crate) fn is_of_this_process(&self) -> bool {
+        self.0.process().is_current()
+    }
+
+    /// Fails in a process forked from the process that opened the device.
+    #[inline]
+    pub(crate) fn check_process(&self) -> Result<(), Error> {
+        if self.is_of_this_process() { Ok(()) } else { Err(self.forked()) }
+    }
+
+    #[cold]
+    fn forked(&self) -> Error {
+        Error::Forked { port: self.port.to_string(), pid: self.0.process().id() }
+    }
+
+    /// Locks the engine; waits while another thread drives the engine. Fails after a fatal error, and in a forked
+    /// process.
     pub(crate) fn lock(&self) -> Result<DriveGuard<'_, DeviceCore>, Error> {
+        self.check_process()?;
         let driven = self.inspect();
         // The check for a fatal error follows the lock, because the previous holder of the lock may have panicked.
         self.check()?;
@@ -224,6 +266,12 @@ impl Shared {
     }
 
     /// Locks the engine to read its state, also after a fatal error; waits while another thread drives the engine.
+    /// `None` in a forked process.
+    pub(crate) fn try_inspect(&self) -> Option<DriveGuard<'_, DeviceCore>> {
+        self.is_of_this_process().then(|| self.inspect())
+    }
+
+    /// Locks the engine as [`Shared::try_inspect`] does, in the process that opened the device.
     pub(crate) fn inspect(&self) -> DriveGuard<'_, DeviceCore> {
         self.driven.lock()
     }
@@ -235,9 +283,10 @@ impl Shared {
         self.fatal.reason().is_none().then_some(driven)
     }
 
-    /// Fails if the device is in a fatal error.
+    /// Fails if the device is in a fatal error, and in a forked process.
     #[inline]
     pub(crate) fn check(&self) -> Result<(), Error> {
+        self.check_process()?;
         match self.fatal.reason() {
             None => Ok(()),
             Some(reason) => Err(self.fatal_error(reason)),
@@ -286,7 +335,7 @@ impl Shared {
                 return self.poll_once(driven);
             }
         }
-        std::thread::yield_now();
+        relax();
         Ok(())
     }
 
@@ -344,7 +393,11 @@ impl Shared {
         watch.look(now, ports.chain(engine_wide).chain(queue_pairs))
     }
 
+    /// Returns all counters; no counter in a forked process.
     pub(crate) fn counters(&self) -> DeviceCounters {
+        if !self.is_of_this_process() {
+            return DeviceCounters::default();
+        }
         let control = self.control();
         let ((driver, port), xstats) = (control.counters(), control.xstats());
         drop(control);
@@ -468,7 +521,7 @@ impl Shared {
     }
 
     pub(crate) fn gid(&self, index: usize) -> Option<Gid> {
-        self.inspect().engine.neighbour().gids().get(index).map(|entry| entry.gid)
+        self.try_inspect()?.engine.neighbour().gids().get(index).map(|entry| entry.gid)
     }
 
     pub(crate) fn resolve(&self, dgid: Gid, sgid_index: u8, timeout: Duration) -> Result<Mac, Error> {

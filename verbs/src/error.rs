@@ -169,6 +169,16 @@ pub enum Error {
         /// The thread that panicked, or the interface that was removed.
         reason: String,
     },
+    /// The device belongs to a process that forked this process. The call had no effect.
+    #[error(
+        "the device {port} belongs to process {pid}, which forked this process, and cannot be used here: open a device in this process, and fork before the first device is opened; or execute a new program (exec, posix_spawn)"
+    )]
+    Forked {
+        /// The port's name.
+        port: String,
+        /// ID of the process that opened the device.
+        pid: u32,
+    },
     /// Memory of the application cannot be registered.
     #[error(transparent)]
     UnusableMemory(#[from] UnusableMemory),

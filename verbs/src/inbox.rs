@@ -5,6 +5,7 @@ use std::io;
 use std::os::fd::OwnedFd;
 use std::sync::PoisonError;
 
+use dpdk_ffi::Process;
 use roce::sync::Mutex;
 use rustix::event::{EventfdFlags, eventfd};
 
@@ -34,6 +35,9 @@ pub(crate) struct Inbox<T, S = OwnedFd> {
     /// Number of events in `ready`, plus 1 after `close`. Waiters poll the file descriptor, which is readable while the
     /// number is above 0.
     count: S,
+    /// The process that created the inbox. A forked process shares the file descriptor with this process, so there
+    /// `take` has no effect. The other functions are called by threads that drive the engine.
+    process: Process,
 }
 
 impl<T> Inbox<T> {
@@ -45,7 +49,7 @@ impl<T> Inbox<T> {
 
 impl<T, S: Semaphore> Inbox<T, S> {
     pub(crate) fn new(count: S) -> Self {
-        Inbox { ready: Mutex::new(VecDeque::new()), count }
+        Inbox { ready: Mutex::new(VecDeque::new()), count, process: Process::current() }
     }
 
     pub(crate) fn count(&self) -> &S {
@@ -85,6 +89,9 @@ impl<T, S: Semaphore> Inbox<T, S> {
     }
 
     pub(crate) fn take(&self) -> Option<T> {
+        if !self.process.is_current() {
+            return None;
+        }
         let mut ready = self.ready.lock().unwrap_or_else(PoisonError::into_inner);
         let event = ready.pop_front()?;
         self.count.take();

@@ -1,11 +1,53 @@
 //! The spin lock of the queues and of the engine, which are locked for short times only.
 
+use std::cell::Cell;
+use std::thread;
+use std::time::Duration;
+
 /// A spin lock. One atomic read-modify-write instruction locks, a plain store unlocks. A system mutex needs a second
 /// read-modify-write instruction to unlock, and each such instruction waits until the processor's store buffer is
-/// empty. A thread that fails to lock yields the processor and retries. A thread that has the lock sleeps only in
-/// control operations, such as the creation of a queue pair.
+/// empty. A thread that fails to lock calls [`relax`] and retries. A thread that has the lock sleeps only in control
+/// operations, such as the creation of a queue pair.
 #[cfg(not(loom))]
-pub(crate) type Lock<T> = spin::mutex::SpinMutex<T, spin::Yield>;
+pub(crate) type Lock<T> = spin::mutex::SpinMutex<T, Relax>;
+
+/// The wait of a thread that failed to lock a [`Lock`]: [`relax`].
+#[cfg(not(loom))]
+pub(crate) struct Relax;
+
+#[cfg(not(loom))]
+impl spin::RelaxStrategy for Relax {
+    #[inline]
+    fn relax() {
+        relax();
+    }
+}
+
+/// Number of calls of [`relax`] by a thread, of which the last sleeps.
+const CALLS_PER_SLEEP: u32 = 1024;
+/// Time for which that call sleeps.
+const SLEEP: Duration = Duration::from_micros(100);
+
+thread_local! {
+    /// Number of calls of [`relax`] since the last sleep.
+    static CALLS: Cell<u32> = const { Cell::new(0) };
+}
+
+/// Lets other threads run, before the caller tries again to lock. Every `CALLS_PER_SLEEP`th call sleeps, because a
+/// thread of the scheduling policy SCHED_FIFO that yields the processor lets no thread of lower priority run. If such a
+/// thread has the lock, it would otherwise never unlock it. Returns whether the call slept.
+#[cold]
+pub(crate) fn relax() -> bool {
+    let calls = CALLS.get() + 1;
+    let sleeps = calls == CALLS_PER_SLEEP;
+    CALLS.set(if sleeps { 0 } else { calls });
+    if sleeps {
+        thread::sleep(SLEEP)
+    } else {
+        thread::yield_now()
+    }
+    sleeps
+}
 
 #[cfg(not(loom))]
 pub(crate) type LockGuard<'a, T> = spin::mutex::SpinMutexGuard<'a, T>;
@@ -75,5 +117,17 @@ mod double {
         fn deref_mut(&mut self) -> &mut T {
             &mut self.value
         }
+    }
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_thread_that_waits_for_a_lock_sleeps_at_intervals() {
+        let slept: Vec<bool> = (0..2 * CALLS_PER_SLEEP).map(|_| relax()).collect();
+        assert_eq!(slept.iter().filter(|slept| **slept).count(), 2);
+        assert!(slept[CALLS_PER_SLEEP as usize - 1], "and yields before");
     }
 }

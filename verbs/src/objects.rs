@@ -49,7 +49,9 @@ const RESOLVE_TIMEOUT: Duration = Duration::from_secs(3);
 /// object removes its pending events, so a call that begins after the destruction returns no cookie of the object.
 ///
 /// # Errors
-/// All functions that return [`Error`] fail with [`Error::DeviceFatal`] after a fatal error.
+/// All functions that return [`Error`] fail with [`Error::DeviceFatal`] after a fatal error, and with
+/// [`Error::Forked`] in a process forked from the process that opened the device. In such a process
+/// [`ContextObjects::query_qp`], [`ContextObjects::query_srq`] and [`ContextObjects::poll_async_event`] return `None`.
 pub struct ContextObjects {
     device: Arc<Device>,
     events: Arc<Inbox<AsyncEvent>>,
@@ -200,6 +202,7 @@ impl ContextObjects {
     /// Returns the attributes of a shared receive queue (`ibv_query_srq`), also after a fatal error; `None` if the
     /// context has no such queue.
     pub fn query_srq(&self, srq: SrqId) -> Option<SrqAttr> {
+        self.shared().check_process().ok()?;
         self.owns(Object::Srq(srq)).then(|| self.shared().inspect().engine.query_srq(srq)).flatten()
     }
 
@@ -252,6 +255,7 @@ impl ContextObjects {
     /// Returns the state of a queue pair, its attributes, and the values given at its creation (`ibv_query_qp`), also
     /// after a fatal error; `None` if the context has no such queue pair.
     pub fn query_qp(&self, qpn: Qpn) -> Option<(QpState, Attributes, QpInit)> {
+        self.shared().check_process().ok()?;
         self.owns(Object::Qp(qpn)).then(|| self.shared().inspect().engine.query_qp(qpn)).flatten()
     }
 
@@ -270,6 +274,9 @@ impl ContextObjects {
 
 impl Drop for ContextObjects {
     fn drop(&mut self) {
+        if !self.shared().is_of_this_process() {
+            return;
+        }
         let mut remaining: Vec<Object> = self.owned().iter().copied().collect();
         remaining.sort_by_key(|object| object.rank());
         for object in remaining {

@@ -157,7 +157,7 @@ impl Qp {
 
     /// Returns the counters of this queue pair.
     pub fn counters(&self) -> QpCounters {
-        self.shared().inspect().engine.qp_counters(self.qpn).unwrap_or_default()
+        self.shared().try_inspect().and_then(|driven| driven.engine.qp_counters(self.qpn)).unwrap_or_default()
     }
 
     /// Changes the state and the attributes of the queue pair (`ibv_modify_qp`). If `attr` has an address vector,

@@ -10,7 +10,7 @@ use roce::queue::{
 
 use crate::device::Shared;
 use crate::error::Error;
-use crate::lock::{Lock, LockGuard};
+use crate::lock::{Lock, LockGuard, relax};
 
 /// Number of send work requests, posted since the last push, at which `QpQueues::after_posts` makes the engine send
 /// them.
@@ -162,9 +162,11 @@ impl CqQueue {
     /// another thread polls this completion queue.
     ///
     /// # Errors
-    /// [`Error::DeviceFatal`] after a fatal error, if the completion queue is empty or another thread polls it.
+    /// [`Error::DeviceFatal`] after a fatal error, if the completion queue is empty or another thread polls it;
+    /// [`Error::Forked`] in a forked process.
     #[inline]
     pub fn poll(&self, out: &mut Vec<Cqe>, max: usize) -> Result<usize, Error> {
+        self.shared.check_process()?;
         let Some(mut poller) = self.try_lock()? else { return Ok(0) };
         let taken = poller.pop_into(out, max);
         if taken > 0 || max == 0 {
@@ -182,6 +184,7 @@ impl CqQueue {
     /// The error of [`CqQueue::poll`].
     #[inline]
     pub fn poll_one(&self) -> Result<Option<Cqe>, Error> {
+        self.shared.check_process()?;
         let Some(mut poller) = self.try_lock()? else { return Ok(None) };
         if let Some(cqe) = poller.pop() {
             return Ok(Some(cqe));
@@ -207,7 +210,7 @@ impl CqQueue {
     fn try_lock(&self) -> Result<Option<LockGuard<'_, CqPoller>>, Error> {
         let poller = self.poller.try_lock();
         if poller.is_none() {
-            std::thread::yield_now();
+            relax();
             self.shared.check()?;
         }
         Ok(poller)

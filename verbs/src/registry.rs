@@ -5,6 +5,7 @@ use std::io::BufWriter;
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 use std::time::{SystemTime, UNIX_EPOCH};
 
+use dpdk_ffi::PerProcess;
 use roce::engine::{Engine, EngineConfig};
 use roce::port::events::Events;
 use roce::port::fault::Fault;
@@ -25,12 +26,12 @@ struct Entry {
     shared: Weak<Shared>,
 }
 
-static DEVICES: Mutex<Vec<Entry>> = Mutex::new(Vec::new());
+static DEVICES: PerProcess<Mutex<Vec<Entry>>> = PerProcess::new();
 
 /// Returns the device of the port `spec`. If this process does not have the port open, opens the port first.
 pub(crate) fn open(spec: &PortSpec, options: &DeviceOptions) -> Result<Arc<Device>, OpenError> {
     // `DEVICES` is locked while a port is opened, otherwise two threads could open the same port.
-    let mut devices = DEVICES.lock().unwrap_or_else(PoisonError::into_inner);
+    let mut devices = DEVICES.get().lock().unwrap_or_else(PoisonError::into_inner);
     devices.retain(|entry| entry.shared.strong_count() > 0);
     let is_same = |open: &PortSpec| (open.kind, &open.target) == (spec.kind, &spec.target);
     let of_port = |entry: &&Entry| entry.shared.upgrade().is_some_and(|shared| is_same(&shared.port));

@@ -13,6 +13,15 @@ pub enum EalError {
     /// EAL runs already.
     #[error("EAL is initialised already, and a process has only one: use Eal::get to find it")]
     AlreadyInitialized,
+    /// The process was forked from one in which EAL had started.
+    #[error(
+        "process {pid} had started DPDK when it forked this process, which can therefore not start DPDK: fork before \
+         the first port is opened, or execute a new program (exec, posix_spawn)"
+    )]
+    Forked {
+        /// ID of the process that started EAL.
+        pid: u32,
+    },
     /// An argument that EAL would refuse.
     #[error("EAL argument {argument:?}: {reason}")]
     InvalidArgument {

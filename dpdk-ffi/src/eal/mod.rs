@@ -10,6 +10,7 @@ use std::{env, fs, io};
 
 use crate::errno::Errno;
 use crate::log::{self, LogLevel};
+use crate::process::{self, PerProcess};
 use crate::runtime_dir::{private_dir, stand_in_runtime_dir};
 use args::Checked;
 pub use error::EalError;
@@ -58,7 +59,7 @@ pub struct EalConfig {
 pub struct Eal(());
 
 /// Whether EAL runs. The lock also serialises initialisations.
-static RUNNING: Mutex<bool> = Mutex::new(false);
+static RUNNING: PerProcess<Mutex<bool>> = PerProcess::new();
 
 impl Eal {
     /// Starts EAL with arguments for the machine and the user: hugepages if available, no file that outlives
@@ -71,15 +72,22 @@ impl Eal {
     /// Sets the environment variable `XDG_RUNTIME_DIR` if it is missing and the process is not root. A
     /// program whose other threads read the environment through C must set it beforehand.
     ///
+    /// EAL's memory is not part of processes forked from now on (MADV_DONTFORK), because the process and
+    /// its child would both write to it.
+    ///
     /// # Errors
-    /// All of [`EalError`]. After any but `AlreadyInitialized` another call is possible, though EAL may
+    /// All of [`EalError`]. After any but `AlreadyInitialized` and `Forked` another call is possible, though EAL may
     /// refuse it.
     pub fn init(config: &EalConfig) -> Result<Self, EalError> {
-        let mut running = RUNNING.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut running = RUNNING.get().lock().unwrap_or_else(PoisonError::into_inner);
         if *running {
             return Err(EalError::AlreadyInitialized);
         }
+        if let Some(pid) = process::inherited_eal() {
+            return Err(EalError::Forked { pid });
+        }
         let arguments = arguments(config)?;
+        process::start_eal();
         if !is_root() {
             ensure_runtime_dir()?;
         }
@@ -91,13 +99,19 @@ impl Eal {
             });
         }
         rte_eal_init(&arguments)?;
+        // SAFETY: EAL runs, and no other thread allocates its memory before the lock is released.
+        let kept = unsafe { dpdk_sys::shim_keep_memory_from_forks() };
+        if kept < 0 {
+            let error = io::Error::from_raw_os_error(-kept);
+            return Err(EalError::System { what: "cannot keep DPDK's memory from forked processes", error });
+        }
         *running = true;
         Ok(Self(()))
     }
 
-    /// Returns EAL if it runs in this process.
+    /// Returns EAL if it runs in this process; `None` in a process forked from one in which it runs.
     pub fn get() -> Option<Self> {
-        RUNNING.lock().unwrap_or_else(PoisonError::into_inner).then_some(Self(()))
+        RUNNING.get().lock().unwrap_or_else(PoisonError::into_inner).then_some(Self(()))
     }
 
     /// Returns DPDK's name and version.

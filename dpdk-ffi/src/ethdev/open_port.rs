@@ -10,6 +10,7 @@ use crate::device::Device;
 use crate::guard;
 use crate::mempool::Mempool;
 use crate::port_id::PortId;
+use crate::process;
 
 /// An open port. Drop stops and closes the port and detaches its device.
 pub(super) struct OpenPort {
@@ -69,6 +70,9 @@ impl OpenPort {
 
 impl Drop for OpenPort {
     fn drop(&mut self) {
+        if !process::owns_eal() {
+            return;
+        }
         // Both under one lock, otherwise a stopped memif server would accept the next client before it is
         // closed.
         let _guard = guard::lock(self.name());

@@ -13,6 +13,7 @@ use crate::mbuf::{Header, Mbuf};
 use crate::memif;
 use crate::mempool::Mempool;
 use crate::port_id::PortId;
+use crate::process;
 
 /// Frames that a queue holds for a flush, at most.
 pub const TX_QUEUE_FRAMES: usize = 64;
@@ -91,7 +92,9 @@ impl<const N: usize> MbufArray<N> {
 
 impl<const N: usize> Drop for MbufArray<N> {
     fn drop(&mut self) {
-        self.free();
+        if process::owns_eal() {
+            self.free();
+        }
     }
 }
 
@@ -317,8 +320,10 @@ impl EthQueue {
 
 impl Drop for EthQueue {
     fn drop(&mut self) {
-        self.tx_discard();
-        self.open.remove_queue();
+        if process::owns_eal() {
+            self.tx_discard();
+            self.open.remove_queue();
+        }
     }
 }
 

@@ -507,6 +507,9 @@ unsafe extern "C" fn on_mmap(
     // SAFETY: the driver's own arguments.
     let base = unsafe { libc::mmap(address, len, access, flags, fd, offset) };
     if base != libc::MAP_FAILED {
+        // A forked process must not write to the peer's rings. A failure leaves it the memory, which it does not use.
+        // SAFETY: mapped above, with this length.
+        unsafe { libc::madvise(base, len, libc::MADV_DONTFORK) };
         // SAFETY: mapped above; `on_munmap` ends all use of it before it is unmapped.
         let region = unsafe { Region::new(base.cast(), len as u64) };
         table().mappings.push(Mapping { fd, region });

@@ -2,6 +2,7 @@
 
 mod command;
 mod exchange;
+mod fork;
 mod link_changes;
 mod links;
 mod pairs;

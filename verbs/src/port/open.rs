@@ -69,11 +69,11 @@ pub struct Opened {
 /// # Errors
 /// [`OpenError`] states the failure and the remedy.
 pub fn open(spec: &PortSpec, eal: &EalConfig) -> Result<Opened, OpenError> {
+    check_keys(spec)?;
     let eal = match Eal::init(eal) {
         Err(EalError::AlreadyInitialized) => Eal::get().ok_or(EalError::AlreadyInitialized)?,
         other => other?,
     };
-    check_keys(spec)?;
     if spec.kind.is_kernel_interface() { open_kernel_interface(eal, spec) } else { open_dedicated(eal, spec) }
 }
 

@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 use rustix::net::{SendFlags, send};
 
 use super::directory::User;
-use super::read::{Answer, PREFIX, remove_left};
+use super::read::{Answer, NEW_PREFIX, PREFIX, remove_left};
 
 /// Largest number of connections that one call of [`StatSocket::answer`] answers.
 const ANSWERS_MAX: usize = 4;
@@ -34,7 +34,7 @@ impl StatSocket {
         let name = format!("{}.{:08x}", std::process::id(), u32::from_ne_bytes(number));
         // The socket gets its final name only after it listens, because readers remove a socket that refuses
         // connections.
-        let unnamed = directory.join(format!("new.{name}"));
+        let unnamed = directory.join(format!("{NEW_PREFIX}{name}"));
         let path = directory.join(format!("{PREFIX}{name}"));
         let listener = UnixListener::bind(&unnamed)?;
         let named = listener
