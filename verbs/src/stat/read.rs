@@ -3,7 +3,7 @@
 use std::fs;
 use std::io::{self, ErrorKind, Read as _};
 use std::os::unix::fs::FileTypeExt as _;
-use std::os::unix::net::UnixStream;
+use std::os::unix::net::{UnixDatagram, UnixStream};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -14,6 +14,8 @@ use super::directory::{User, to_read};
 
 /// Prefix of the file names of statistics sockets.
 pub(super) const PREFIX: &str = "stat.";
+/// Prefix of the file name of a statistics socket that does not listen yet.
+pub(super) const UNNAMED_PREFIX: &str = "new.";
 /// Longest wait for data of an answer. After this time, the socket is reported in [`Found::failed`].
 const PATIENCE: Duration = Duration::from_secs(2);
 /// Longest answer that is read, in bytes: enough for the thousands of counters of a driver with many queues.
@@ -84,36 +86,45 @@ pub fn read_all() -> Found {
     found
 }
 
-fn sockets(directory: &Path) -> Vec<PathBuf> {
+/// Returns the sockets in `directory` whose file names begin with `prefix`.
+fn sockets(directory: &Path, prefix: &str) -> Vec<PathBuf> {
     let entries = fs::read_dir(directory).into_iter().flatten().flatten();
     let is_ours = |entry: &fs::DirEntry| {
-        let is_named = entry.file_name().to_str().is_some_and(|name| name.starts_with(PREFIX));
+        let is_named = entry.file_name().to_str().is_some_and(|name| name.starts_with(prefix));
         is_named && entry.file_type().is_ok_and(|kind| kind.is_socket())
     };
     entries.filter(is_ours).map(|entry| entry.path()).collect()
 }
 
-/// Returns whether this PID namespace has no process with the process ID in the socket's name.
-fn looks_left(path: &Path) -> bool {
-    let name = path.file_name().and_then(|name| name.to_str()).unwrap_or_default();
-    let pid = name.trim_start_matches(PREFIX).split('.').next().unwrap_or_default();
-    !Path::new("/proc").join(pid).exists()
+/// Returns whether no process has the socket `path` open: a connect then fails with ECONNREFUSED. If a process has the
+/// socket open, the connect fails with EPROTOTYPE, because a statistics socket is a SOCK_STREAM socket and the
+/// connecting socket is a SOCK_DGRAM socket. The process therefore has no connection to answer. This also holds for a
+/// process in another PID namespace.
+fn is_left(path: &Path) -> bool {
+    let connected = UnixDatagram::unbound().and_then(|probe| probe.connect(path));
+    connected.is_err_and(|error| error.kind() == ErrorKind::ConnectionRefused)
 }
 
-/// Removes the statistics sockets of ended processes: such a socket refuses a connection. The socket of a running
-/// process in another PID namespace accepts the connection and is not removed.
+/// Returns whether this PID namespace has a process with the process ID in the name of the socket `path`.
+fn is_running(path: &Path) -> bool {
+    let name = path.file_name().and_then(|name| name.to_str()).unwrap_or_default();
+    name.split('.').nth(1).is_some_and(|pid| Path::new("/proc").join(pid).exists())
+}
+
+/// Removes the statistics sockets of ended processes, including processes that ended before their socket listened. A
+/// file that is about to become a socket that listens looks like the file of an ended process for some microseconds, so
+/// that such a file is kept while the process ID in its name is in use.
 pub(super) fn remove_left(directory: &Path) {
-    for path in sockets(directory).into_iter().filter(|path| looks_left(path)) {
-        if UnixStream::connect(&path).is_err_and(|error| error.kind() == ErrorKind::ConnectionRefused) {
-            tracing::debug!(path = %path.display(), "removing the socket of a process that is gone");
-            // An error of `remove_file` is ignored: another reader may have removed the socket.
-            let _ = fs::remove_file(&path);
-        }
+    let unnamed = sockets(directory, UNNAMED_PREFIX).into_iter().filter(|path| !is_running(path));
+    for path in sockets(directory, PREFIX).into_iter().chain(unnamed).filter(|path| is_left(path)) {
+        tracing::debug!(path = %path.display(), "removing the socket of a process that is gone");
+        // An error of `remove_file` is ignored: another reader may have removed the socket.
+        let _ = fs::remove_file(&path);
     }
 }
 
 fn read_directory(directory: &Path, owner: u32, found: &mut Found) {
-    for path in sockets(directory) {
+    for path in sockets(directory, PREFIX) {
         match read_one(&path, owner) {
             Ok(device) => found.devices.push(device),
             // This error is ignored: the process ended after its socket was listed, so the device no longer exists.
@@ -162,13 +173,18 @@ mod tests {
         let directory = std::env::temp_dir().join(format!("roce-stat-test-{}-read", std::process::id()));
         fs::create_dir_all(&directory).unwrap();
         let socket = StatSocket::open_in(&directory).unwrap();
-        let [path] = &sockets(&directory)[..] else { panic!("one socket") };
+        let [path] = &sockets(&directory, PREFIX)[..] else { panic!("one socket") };
         assert_eq!(fs::metadata(path).unwrap().permissions().mode() & 0o777, 0o600);
-        // `remove_left` must remove the socket of an ended process, and keep a socket that is no statistics socket.
-        drop(UnixListener::bind(directory.join("stat.999999999.dead")).unwrap());
-        drop(UnixListener::bind(directory.join("memif.sock")).unwrap());
+        // `remove_left` must remove the sockets of ended processes, even if the process ID is in use again, and keep
+        // a socket that is no statistics socket, and a socket that another process may be about to rename.
+        let own = std::process::id();
+        let left = ["stat.999999999.dead", &format!("stat.{own}.dead"), "new.999999999.dead"];
+        for name in left.into_iter().chain([format!("new.{own}.begun").as_str(), "memif.sock"]) {
+            drop(UnixListener::bind(directory.join(name)).unwrap());
+        }
         remove_left(&directory);
-        assert_eq!(fs::read_dir(&directory).unwrap().count(), 2, "the stale one is gone, and nothing else");
+        assert!(left.iter().all(|name| !directory.join(name).exists()), "the stale sockets are gone");
+        assert_eq!(fs::read_dir(&directory).unwrap().count(), 3, "and nothing else");
 
         let mut found = Found::default();
         std::thread::scope(|scope| {
@@ -185,7 +201,7 @@ mod tests {
         assert_eq!((device.port.as_str(), device.uptime), ("memif:@test", Duration::from_millis(1500)));
         assert_eq!(device.counters.drops["bad_tver"], 7);
         drop(socket);
-        assert!(sockets(&directory).is_empty());
+        assert!(sockets(&directory, PREFIX).is_empty());
         fs::remove_dir_all(directory).unwrap();
     }
 }
