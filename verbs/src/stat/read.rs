@@ -3,7 +3,7 @@
 use std::fs;
 use std::io::{self, ErrorKind, Read as _};
 use std::os::unix::fs::FileTypeExt as _;
-use std::os::unix::net::{UnixDatagram, UnixStream};
+use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -11,6 +11,7 @@ use serde::{Deserialize, Serialize};
 
 use super::counters::DeviceCounters;
 use super::directory::{User, to_read};
+use crate::stale::is_stale;
 
 /// Prefix of the file names of statistics sockets.
 pub(super) const PREFIX: &str = "stat.";
@@ -96,15 +97,6 @@ fn sockets(directory: &Path, prefix: &str) -> Vec<PathBuf> {
     entries.filter(is_ours).map(|entry| entry.path()).collect()
 }
 
-/// Returns whether no process has the socket `path` open: a connect then fails with ECONNREFUSED. If a process has the
-/// socket open, the connect fails with EPROTOTYPE, because a statistics socket is a SOCK_STREAM socket and the
-/// connecting socket is a SOCK_DGRAM socket. The process therefore has no connection to answer. This also holds for a
-/// process in another PID namespace.
-fn is_left(path: &Path) -> bool {
-    let connected = UnixDatagram::unbound().and_then(|probe| probe.connect(path));
-    connected.is_err_and(|error| error.kind() == ErrorKind::ConnectionRefused)
-}
-
 /// Returns whether this PID namespace has a process with the process ID in the name of the socket `path`.
 fn is_running(path: &Path) -> bool {
     let name = path.file_name().and_then(|name| name.to_str()).unwrap_or_default();
@@ -116,7 +108,7 @@ fn is_running(path: &Path) -> bool {
 /// that such a file is kept while the process ID in its name is in use.
 pub(super) fn remove_left(directory: &Path) {
     let unnamed = sockets(directory, UNNAMED_PREFIX).into_iter().filter(|path| !is_running(path));
-    for path in sockets(directory, PREFIX).into_iter().chain(unnamed).filter(|path| is_left(path)) {
+    for path in sockets(directory, PREFIX).into_iter().chain(unnamed).filter(|path| is_stale(path)) {
         tracing::debug!(path = %path.display(), "removing the socket of a process that is gone");
         // An error of `remove_file` is ignored: another reader may have removed the socket.
         let _ = fs::remove_file(&path);
