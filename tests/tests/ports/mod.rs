@@ -2,6 +2,8 @@
 
 mod command;
 mod exchange;
+mod kill;
+mod leftovers;
 mod link_changes;
 mod links;
 mod pairs;
