@@ -98,7 +98,7 @@ mod tests {
         let directory = std::env::temp_dir().join(format!("roce-lock-test-{}", std::process::id()));
         fs::create_dir(&directory).unwrap();
         let locked = lock(&directory).unwrap();
-        let error = replace(&directory.join("socket"), || panic!("not locked")).map(|()| ()).unwrap_err();
+        let error = replace(&directory.join("socket"), || panic!("not locked")).unwrap_err();
         assert!(error.to_string().contains("has locked for 2 s"), "{error}");
         drop(locked);
         replace(&directory.join("socket"), || ()).expect("no longer locked");
