@@ -4,6 +4,8 @@
 //! Linux's soft-RoCE). A test that is written against this protocol therefore runs with either of
 //! them at either end. Numbers of rights, completion statuses and opcodes are libibverbs'.
 
+use std::collections::BTreeMap;
+
 use roce::qp::{ConnAttr, PathMtu};
 use roce::queue::WcStatus;
 use serde::{Deserialize, Serialize};
@@ -74,6 +76,8 @@ pub enum Command {
         /// For how long.
         timeout_millis: u64,
     },
+    /// Keep the send queues of connected queue pairs full, and wait for the completions; answered by [`Vec<Tally>`].
+    Load(Load),
     /// Ask for a queue pair's state; answered by [`State`].
     State {
         /// Which queue pair.
@@ -145,6 +149,67 @@ impl Connect {
             min_rnr_timer: self.min_rnr_timer,
             ..ConnAttr::default()
         })
+    }
+}
+
+/// Work requests of all operations, posted on several queue pairs. Sends and receives use one memory region of this
+/// peer, and sends access one memory region of the other peer.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct Load {
+    /// Which queue pairs.
+    pub qps: Vec<usize>,
+    /// Which memory of this peer.
+    pub mr: usize,
+    /// Bytes that a work request accesses at most, from the first byte of either memory region on.
+    pub len_bytes: u32,
+    /// First byte of the memory of the other peer.
+    pub remote_addr: u64,
+    /// Key of the memory of the other peer.
+    pub rkey: u32,
+    /// Work requests outstanding in each queue of a queue pair.
+    pub outstanding: u64,
+    /// Seed of the choice of operations and lengths.
+    pub seed: u64,
+    /// For how long sends are posted to a queue pair without an error. After an error on a queue pair, nothing more is
+    /// posted to this queue pair.
+    pub post_millis: u64,
+    /// For how long the peer then waits for completions: of all sends, and after an error also of all receives.
+    pub wait_millis: u64,
+}
+
+/// Work requests of one queue pair under [`Command::Load`].
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Tally {
+    /// Sends posted.
+    pub sends: u64,
+    /// Receives posted.
+    pub recvs: u64,
+    /// Completions of sends, by `enum ibv_wc_status`.
+    pub sends_ended: BTreeMap<u32, u64>,
+    /// Completions of receives, by `enum ibv_wc_status`.
+    pub recvs_ended: BTreeMap<u32, u64>,
+}
+
+impl Tally {
+    /// Sends without a completion.
+    pub fn sends_outstanding(&self) -> u64 {
+        self.sends - self.sends_ended.values().sum::<u64>()
+    }
+
+    /// Receives without a completion.
+    pub fn recvs_outstanding(&self) -> u64 {
+        self.recvs - self.recvs_ended.values().sum::<u64>()
+    }
+
+    /// Whether a work request completed in error.
+    pub fn has_failed(&self) -> bool {
+        let success = WcStatus::Success as u32;
+        self.sends_ended.keys().chain(self.recvs_ended.keys()).any(|status| *status != success)
+    }
+
+    /// Sends that completed with `status`.
+    pub fn sends_with(&self, status: WcStatus) -> u64 {
+        self.sends_ended.get(&(status as u32)).copied().unwrap_or_default()
     }
 }
 

@@ -47,6 +47,7 @@ mod qp;
 mod queues;
 mod registry;
 mod srq;
+mod stale;
 #[cfg(all(test, not(loom)))]
 mod threads;
 mod watch;

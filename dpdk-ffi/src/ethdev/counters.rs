@@ -9,8 +9,8 @@ use crate::memif;
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct PortCounters {
-    /// Queued frames discarded unsent: by [`super::EthQueue::tx_discard`], or because the port was stopped or the queue
-    /// dropped.
+    /// Queued frames discarded unsent: by [`super::EthQueue::tx_discard`], or because the link was down, the port
+    /// was stopped or the queue dropped.
     pub tx_discarded: u64,
     /// Times that the pool had no mbuf for a frame to send.
     pub tx_no_mbuf: u64,

@@ -19,6 +19,8 @@ pub(super) struct OpenPort {
     pub(super) pool: Mempool,
     /// Whether the driver is started.
     pub(super) started: AtomicBool,
+    /// Whether the link was down when its state was read last. False until the state is read.
+    pub(super) link_is_down: AtomicBool,
     /// Counters of each queue, kept when the queue is dropped.
     pub(super) counters: Vec<Arc<QueueCounters>>,
     /// Queues that exist.
@@ -34,8 +36,9 @@ impl OpenPort {
         pool: Mempool,
         counters: Vec<Arc<QueueCounters>>,
     ) -> Self {
-        let (started, queues) = (AtomicBool::new(false), AtomicUsize::new(0));
-        Self { info, pool, started, counters, queues, device }
+        let (started, link_is_down, queues) =
+            (AtomicBool::new(false), AtomicBool::new(false), AtomicUsize::new(0));
+        Self { info, pool, started, link_is_down, counters, queues, device }
     }
 
     pub(super) fn id(&self) -> PortId {

@@ -167,11 +167,13 @@ impl EthPort {
         })
     }
 
-    /// Returns the state of the link. Not for the data path, because some drivers query the device.
+    /// Returns the state of the link. While the state that was returned last is down, queues discard frames that the
+    /// driver does not take. Not for the data path, because some drivers query the device.
     pub fn link(&self) -> Link {
         let (mut speed_mbps, mut up) = (0, 0);
         // SAFETY: the port exists, and both places are writable.
         unsafe { dpdk_sys::shim_link_get(self.id(), &mut speed_mbps, &mut up) };
+        self.open.link_is_down.store(up == 0, Ordering::Relaxed);
         Link { is_up: up != 0, speed_mbps }
     }
 

@@ -4,6 +4,7 @@ use std::collections::VecDeque;
 use std::fmt;
 use std::ptr::NonNull;
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 
 use dpdk_sys::rte_mbuf;
 
@@ -283,10 +284,16 @@ impl EthQueue {
     }
 
     /// Sends the queued frames and returns how many the driver took. The others stay queued, in order, for
-    /// the next flush.
+    /// the next flush. If the port is stopped or the link is down ([`super::EthPort::link`]), discards and counts
+    /// the others, as a NIC without a carrier does. Otherwise the others would fill the queue, and a sender that
+    /// waits for room would never start the timer by which it finds that its peer is gone.
     #[inline]
     pub fn tx_flush(&mut self) -> usize {
-        if !self.started || self.queued.len == 0 {
+        if self.queued.len == 0 {
+            return 0;
+        }
+        if !self.started {
+            self.tx_discard();
             return 0;
         }
         let (mut sent, mut stalls) = (0, 0);
@@ -307,6 +314,9 @@ impl EthQueue {
             self.counters.tx_stalled.add(1);
         }
         self.queued.len -= sent;
+        if self.queued.len > 0 && self.open.link_is_down.load(Ordering::Relaxed) {
+            self.tx_discard();
+        }
         sent
     }
 

@@ -14,11 +14,12 @@ use std::net::{Ipv6Addr, TcpStream};
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
+use lab::rng::SplitMix;
 use roce::port::fault::{FaultConfig, FaultDirection};
 use serde::Serialize;
 use tests::protocol::{
-    Bytes, Command, Completion, Completions, Connect, Done, MrReply, Op, Piece, QpReply, Reply, State,
-    from_hex, to_hex,
+    Bytes, Command, Completion, Completions, Connect, Done, Load, MrReply, Op, Piece, QpReply, Reply, State,
+    Tally, from_hex, to_hex,
 };
 use verbs::{
     Access, ConnectOptions, Context, Cq, Cqe, DeviceOptions, Endpoint, Gid, Mr, Pd, Psn, Qp, QpOptions, Qpn,
@@ -27,6 +28,8 @@ use verbs::{
 
 /// How long the other end of a memif or vhost socket may take to come up.
 const LINK_TIMEOUT: Duration = Duration::from_secs(60);
+/// Completions that [`Peer::load`] takes from a completion queue at a time.
+const LOAD_COMPLETIONS: usize = 64;
 
 type Failure = Box<dyn Error>;
 
@@ -85,7 +88,7 @@ fn device_options(keys: &[String]) -> Result<DeviceOptions, Failure> {
 fn serve(port: &str, keys: &[String]) -> Result<(), Failure> {
     let context = Context::open(&port.parse()?, &device_options(keys)?)?;
     let pd = context.alloc_pd()?;
-    let mut peer = Peer { context, pd, mrs: Vec::new(), qps: Vec::new() };
+    let mut peer = Peer { qps: Vec::new(), mrs: Vec::new(), pd, context };
     let mut out = io::stdout().lock();
     for line in io::stdin().lock().lines() {
         let answer = match serde_json::from_str(&line?) {
@@ -105,12 +108,13 @@ struct Connection {
     cq: Cq,
 }
 
+/// Dropped in this order, because a queue pair without its memory would refuse requests of the other peer.
 struct Peer {
-    context: Context,
-    pd: Pd,
-    mrs: Vec<Mr>,
     /// A destroyed one leaves its place empty.
     qps: Vec<Option<Connection>>,
+    mrs: Vec<Mr>,
+    pd: Pd,
+    context: Context,
 }
 
 fn ok<T: Serialize>(reply: T) -> Result<serde_json::Value, Failure> {
@@ -153,6 +157,7 @@ impl Peer {
             Command::Poll { qp, count, timeout_millis } => {
                 ok(self.poll(qp, count, Duration::from_millis(timeout_millis))?)
             }
+            Command::Load(load) => ok(self.load(&load)?),
             Command::State { qp } => {
                 let (state, _) = self.connection(qp)?.qp.query().ok_or("the queue pair is gone")?;
                 ok(State { state: state as u32 })
@@ -224,6 +229,55 @@ impl Peer {
         Ok(self.connection(qp)?.qp.post_send(&request)?)
     }
 
+    fn load(&self, load: &Load) -> Result<Vec<Tally>, Failure> {
+        let post_end = Instant::now() + Duration::from_millis(load.post_millis);
+        let wait_end = post_end + Duration::from_millis(load.wait_millis);
+        let mut rng = SplitMix::new(load.seed);
+        let mut tallies = vec![Tally::default(); load.qps.len()];
+        let mut cqes = Vec::new();
+        loop {
+            let now = Instant::now();
+            let mut is_done = true;
+            for (qp, tally) in load.qps.iter().zip(&mut tallies) {
+                let is_posting = now < post_end && !tally.has_failed();
+                if is_posting {
+                    self.fill(*qp, load, tally, &mut rng)?;
+                }
+                self.connection(*qp)?.cq.poll(&mut cqes, LOAD_COMPLETIONS)?;
+                for cqe in cqes.drain(..) {
+                    let ended =
+                        if is_send(cqe.wr_id) { &mut tally.sends_ended } else { &mut tally.recvs_ended };
+                    *ended.entry(cqe.status as u32).or_default() += 1;
+                }
+                let are_recvs_done = !tally.has_failed() || tally.recvs_outstanding() == 0;
+                is_done &= !is_posting && tally.sends_outstanding() == 0 && are_recvs_done;
+            }
+            if is_done || now > wait_end {
+                return Ok(tallies);
+            }
+        }
+    }
+
+    /// Posts sends and receives until as many are outstanding as `load` demands. `wr_id`: even of sends, odd of
+    /// receives.
+    fn fill(&self, qp: usize, load: &Load, tally: &mut Tally, rng: &mut SplitMix) -> Result<(), Failure> {
+        let piece = |len_bytes| Piece { mr: load.mr, offset: 0, len_bytes };
+        while tally.recvs_outstanding() < load.outstanding {
+            let sges = self.sges(&[piece(load.len_bytes)])?;
+            self.connection(qp)?.qp.post_recv(&RecvRequest { wr_id: 2 * tally.recvs + 1, sges: &sges })?;
+            tally.recvs += 1;
+        }
+        while tally.sends_outstanding() < load.outstanding {
+            let op = Op::ALL[rng.up_to(Op::ALL.len() - 1)];
+            let pieces = vec![piece(rng.up_to(load.len_bytes as usize) as u32)];
+            let (remote_addr, rkey, imm) = (load.remote_addr, load.rkey, 0);
+            let wr_id = 2 * tally.sends;
+            self.post_send(qp, &tests::protocol::Send { wr_id, op, imm, remote_addr, rkey, pieces })?;
+            tally.sends += 1;
+        }
+        Ok(())
+    }
+
     fn poll(&self, qp: usize, count: usize, timeout: Duration) -> Result<Completions, Failure> {
         let cq = &self.connection(qp)?.cq;
         let start = Instant::now();
@@ -234,6 +288,11 @@ impl Peer {
         }
         Ok(Completions { completions: cqes.iter().map(completion).collect() })
     }
+}
+
+/// Whether `wr_id` is of a send of [`Peer::fill`].
+fn is_send(wr_id: u64) -> bool {
+    wr_id.is_multiple_of(2)
 }
 
 fn completion(cqe: &Cqe) -> Completion {

@@ -1,9 +1,10 @@
 //! Network namespaces, which an ordinary user can have too.
 
+use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::{Duration, Instant};
 
-use super::process::{Process, is_root, run};
+use super::process::{Process, WITHOUT_PRIVILEGE, is_root, run};
 
 /// How long the kernel may take to make one.
 const TIMEOUT: Duration = Duration::from_secs(60);
@@ -14,42 +15,90 @@ pub(crate) struct Namespace {
     /// Stays in the namespace until its stdin is closed, which happens at the test's end at the latest.
     holder: Process,
     in_user_namespace: bool,
+    has_own_directories: bool,
 }
 
 /// Runs in a new namespace, and keeps it.
 const HOLD: &str = "ip link set lo up && echo ready && cat";
+/// Makes the directories for run-time files the namespace's own, and empty.
+const OWN_DIRECTORIES: &str =
+    "for d in /tmp /run /dev/shm; do mount -t tmpfs -o mode=1777 tmpfs $d || exit; done";
 
 impl Namespace {
     /// A namespace with a loopback interface and nothing else.
     pub(crate) fn new() -> Namespace {
+        Self::make(false)
+    }
+
+    /// A namespace as of [`Namespace::new`], in which /tmp, /run and /dev/shm are empty directories of its own.
+    pub(crate) fn with_own_directories() -> Namespace {
+        Self::make(true)
+    }
+
+    fn make(has_own_directories: bool) -> Namespace {
         let mut command = Command::new("unshare");
         if !is_root() {
             command.args(["--user", "--map-root-user"]);
         }
-        Self::hold(command.args(["--net", "sh", "-c", HOLD]), !is_root())
+        if has_own_directories {
+            command.args(["--net", "--mount", "sh", "-c", &format!("{OWN_DIRECTORIES}; {HOLD}")]);
+        } else {
+            command.args(["--net", "sh", "-c", HOLD]);
+        }
+        Self::hold(&mut command, !is_root(), has_own_directories)
     }
 
-    /// Another one, that can be linked with this.
+    /// Another one, that can be linked with this, and has the same directories.
     pub(crate) fn beside(&self) -> Namespace {
         let mut command = self.command("unshare");
-        Self::hold(command.args(["--net", "sh", "-c", HOLD]), self.in_user_namespace)
+        command.args(["--net", "sh", "-c", HOLD]);
+        Self::hold(&mut command, self.in_user_namespace, self.has_own_directories)
     }
 
-    fn hold(command: &mut Command, in_user_namespace: bool) -> Namespace {
+    fn hold(command: &mut Command, in_user_namespace: bool, has_own_directories: bool) -> Namespace {
         let mut holder = Process::start(command);
         assert_eq!(holder.line(TIMEOUT), "ready", "a network namespace: {}", holder.stderr());
-        Namespace { holder, in_user_namespace }
+        Namespace { holder, in_user_namespace, has_own_directories }
+    }
+
+    /// The directory of the kernel's information about the process that holds the namespace (proc(5)).
+    pub(crate) fn proc(&self) -> PathBuf {
+        Path::new("/proc").join(self.holder.id().to_string())
     }
 
     /// A command that runs `program` in it.
     pub(crate) fn command(&self, program: impl AsRef<std::ffi::OsStr>) -> Command {
         let mut command = Command::new("nsenter");
         command.args(["--target", &self.holder.id().to_string(), "--net"]);
+        if self.has_own_directories {
+            command.arg("--mount");
+        }
         if self.in_user_namespace {
             // The user is root there already, and may not call setgroups (user_namespaces(7)).
             command.args(["--user", "--preserve-credentials"]);
         }
         command.arg("--").arg(program);
+        command
+    }
+
+    /// A command that runs `program` in it as a user without any privilege. The program is copied to the namespace's
+    /// own /tmp, because this user may not enter the directory of `program`.
+    pub(crate) fn ordinary_user(&self, program: &Path) -> Command {
+        let inside = Path::new("/tmp").join(program.file_name().expect("a program has a name"));
+        let outside = self.proc().join("root").join(inside.strip_prefix("/").expect("absolute"));
+        if !outside.exists() {
+            std::fs::copy(program, &outside).expect("a program can be copied");
+        }
+        let mut command = if self.in_user_namespace {
+            let mut command = self.command("unshare");
+            command.args(["--user", "--map-user=65534", "--map-group=65534", "--"]);
+            command
+        } else {
+            let mut command = self.command("setpriv");
+            command.args(WITHOUT_PRIVILEGE);
+            command
+        };
+        command.arg(inside).env_remove("XDG_RUNTIME_DIR").env("HOME", "/nonexistent").current_dir("/");
         command
     }
 

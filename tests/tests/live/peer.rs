@@ -36,6 +36,21 @@ impl Peer {
         self.process.stderr()
     }
 
+    /// Kills the program by SIGKILL; no command may follow.
+    pub(crate) fn kill(&mut self) {
+        self.process.kill();
+    }
+
+    /// Closes the stdin of the program, which then ends; no command may follow.
+    pub(crate) fn close(&mut self) {
+        drop(self.process.stdin.take());
+    }
+
+    /// The ID of its process.
+    pub(crate) fn id(&self) -> u32 {
+        self.process.id()
+    }
+
     /// Ends the program; no command may follow.
     pub(crate) fn end(&mut self) {
         self.process.end();
@@ -47,12 +62,21 @@ impl Peer {
         command: &Command,
         timeout: Duration,
     ) -> Result<T, String> {
+        self.give(command);
+        self.answer(timeout)
+    }
+
+    /// Gives a command without waiting for the answer, which [`Peer::answer`] returns. Answers come in the order of
+    /// the commands.
+    pub(crate) fn give(&mut self, command: &Command) {
         let line = serde_json::to_string(command).expect("commands are plain data") + "\n";
         let stdin = self.process.stdin.as_mut().expect("open while the peer lives");
-        if stdin.write_all(line.as_bytes()).is_err() {
-            // It has ended: reading says how.
-            return Err(self.process.line(timeout));
-        }
+        // If the program has ended, the read of the answer fails and reports how it ended.
+        let _ = stdin.write_all(line.as_bytes());
+    }
+
+    /// Waits for the answer of the oldest command without an answer; the answer may be a refusal.
+    pub(crate) fn answer<T: DeserializeOwned>(&mut self, timeout: Duration) -> Result<T, String> {
         let answer = self.process.line(timeout);
         match serde_json::from_str(&answer) {
             Ok(Reply::Ok(reply)) => Ok(reply),

@@ -18,6 +18,10 @@ const ASK_INTERVAL: Duration = Duration::from_millis(10);
 /// How long a process may take to end when its stdin does.
 const FAREWELL: Duration = Duration::from_secs(2);
 
+/// Arguments of setpriv(1), before a program that runs as the user `nobody`.
+pub(super) const WITHOUT_PRIVILEGE: [&str; 5] =
+    ["--reuid=65534", "--regid=65534", "--clear-groups", "--bounding-set=-all", "--"];
+
 /// How a process ended, and what it printed.
 #[derive(Debug)]
 pub(crate) struct Output {
@@ -135,7 +139,12 @@ impl Process {
             }
             std::thread::sleep(ASK_INTERVAL);
         }
-        // It may have ended just now.
+        self.kill();
+    }
+
+    /// Kills it by SIGKILL, and waits until it is gone.
+    pub(crate) fn kill(&mut self) {
+        // An error means that it has ended already.
         let _ = self.child.kill();
         let _ = self.child.wait();
     }
@@ -211,7 +220,7 @@ pub(crate) fn ordinary_user(program: &Path, directory: &TempDir) -> Command {
         std::fs::copy(program, &copy).expect("a program can be copied");
     }
     let mut command = Command::new("setpriv");
-    command.args(["--reuid=65534", "--regid=65534", "--clear-groups", "--bounding-set=-all", "--"]);
+    command.args(WITHOUT_PRIVILEGE);
     command.arg(copy).env_remove("XDG_RUNTIME_DIR").env("HOME", "/nonexistent").current_dir("/");
     command
 }

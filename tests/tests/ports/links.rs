@@ -1,7 +1,8 @@
 //! The links that the tests run over: each gives two commands that start a program at either end.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::Command;
+use std::rc::Rc;
 
 use tempfile::TempDir;
 
@@ -22,6 +23,8 @@ enum Place {
     Here,
     /// In a network namespace.
     Namespace(Namespace),
+    /// In a network namespace with directories of its own, as an ordinary user.
+    OrdinaryUserIn(Rc<Namespace>),
 }
 
 impl Side {
@@ -31,12 +34,13 @@ impl Side {
             Place::OrdinaryUser(directory) => ordinary_user(program, directory),
             Place::Here => Command::new(program),
             Place::Namespace(namespace) => namespace.command(program),
+            Place::OrdinaryUserIn(namespace) => namespace.ordinary_user(program),
         }
     }
 
     /// Whether a program there may write captures where tests leave them.
     pub(super) fn may_capture(&self) -> bool {
-        !matches!(self.place, Place::OrdinaryUser(_))
+        !matches!(self.place, Place::OrdinaryUser(_) | Place::OrdinaryUserIn(_))
     }
 
     /// Waits until a program there listens on `tcp_port`.
@@ -44,6 +48,16 @@ impl Side {
         match &self.place {
             Place::OrdinaryUser(_) | Place::Here => wait_listen(|| Command::new("cat"), tcp_port),
             Place::Namespace(namespace) => namespace.wait_listen(tcp_port),
+            Place::OrdinaryUserIn(namespace) => namespace.wait_listen(tcp_port),
+        }
+    }
+
+    /// The directory of the kernel's information about a process there (proc(5)).
+    pub(super) fn proc(&self) -> PathBuf {
+        match &self.place {
+            Place::OrdinaryUser(_) | Place::Here => "/proc/self".into(),
+            Place::Namespace(namespace) => namespace.proc(),
+            Place::OrdinaryUserIn(namespace) => namespace.proc(),
         }
     }
 }
@@ -62,6 +76,25 @@ pub(super) fn memif(name: &str) -> [Side; 2] {
     })
 }
 
+/// A memif named `target` between two processes of an ordinary user, in a namespace with directories of its own.
+pub(super) fn memif_in_own_directories(target: &str) -> [Side; 2] {
+    in_own_directories([(); 2].map(|()| format!("memif:{target}")), 0)
+}
+
+/// The two ends of a vhost-user socket as of [`vhost`], of an ordinary user, in a namespace with directories of its own.
+pub(super) fn vhost_in_own_directories() -> [Side; 2] {
+    in_own_directories(
+        ["vhost:/tmp/kill.sock,ip=10.0.0.1/24", "virtio-user:/tmp/kill.sock,ip=10.0.0.2/24"],
+        1,
+    )
+}
+
+fn in_own_directories(ports: [impl Into<String>; 2], gid_index: u8) -> [Side; 2] {
+    let namespace = Rc::new(Namespace::with_own_directories());
+    let place = || Place::OrdinaryUserIn(namespace.clone());
+    ports.map(|port| Side { place: place(), port: port.into(), gid_index })
+}
+
 /// The two ends of a vhost-user socket; the first makes it.
 pub(super) fn vhost(name: &str) -> [Side; 2] {
     let socket = std::env::temp_dir().join(unique(name)).display().to_string();
@@ -72,7 +105,11 @@ pub(super) fn vhost(name: &str) -> [Side; 2] {
 
 /// A veth pair between two network namespaces, with ports of this kind on both ends.
 pub(super) fn veth(kind: &str, mtu_bytes: usize) -> [Side; 2] {
-    let near = Namespace::new();
+    veth_from(Namespace::new(), kind, mtu_bytes)
+}
+
+/// A veth pair as of [`veth`], between `near` and a namespace beside.
+pub(super) fn veth_from(near: Namespace, kind: &str, mtu_bytes: usize) -> [Side; 2] {
     let far = near.beside();
     near.link("v0", &far, "v1", mtu_bytes);
     near.ip("address add 10.0.0.1/24 dev v0");

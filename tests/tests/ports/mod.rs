@@ -3,6 +3,8 @@
 mod command;
 mod exchange;
 mod fork;
+mod kill;
+mod leftovers;
 mod link_changes;
 mod links;
 mod pairs;

@@ -1,15 +1,13 @@
 //! The socket of a memif, and the choice between the roles of this process: server (listens on the socket) or client.
 
-use std::fs::{self, File};
-use std::io;
-use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 
-use dpdk_ffi::{Device, DeviceError, Eal, MemifAccess, runtime_dir};
+use dpdk_ffi::{Device, Eal, MemifAccess, runtime_dir};
 
 use super::spec::PortSpec;
 use super::vdev::vdev_name;
 use crate::error::OpenError;
+use crate::stale;
 
 /// Longest path or abstract name of a socket, in bytes. The driver's field also has a zero byte at the end and, for an
 /// abstract name, a zero byte at the front.
@@ -19,36 +17,32 @@ const SOCKET_BYTES_MAX: usize = 106;
 struct Socket {
     /// Path, or `@` and the name in the abstract namespace: the syntax of DPDK's memif driver.
     name: String,
-    /// The directory that `runtime_dir` returned, if the socket is in this directory; otherwise `None`. Only the
-    /// user of this process has access to this directory.
-    private: Option<PathBuf>,
 }
 
 impl Socket {
     /// Returns the socket that `target` of a port name selects: `@NAME` is abstract, a name with a slash is a path, and
     /// any other name is a socket in the directory that `runtime_dir` returns.
     fn of(target: &str, runtime_dir: impl FnOnce() -> Result<PathBuf, OpenError>) -> Result<Self, OpenError> {
-        let socket = if target.starts_with('@') || target.contains('/') {
-            Socket { name: target.to_owned(), private: None }
+        let name = if target.starts_with('@') || target.contains('/') {
+            target.to_owned()
         } else {
-            let dir = runtime_dir()?;
-            let name = dir.join(format!("roce-{target}.sock")).display().to_string();
-            Socket { name, private: Some(dir) }
+            runtime_dir()?.join(format!("roce-{target}.sock")).display().to_string()
         };
-        if socket.name.len() > SOCKET_BYTES_MAX {
-            return Err(OpenError::SocketName { name: socket.name, max: SOCKET_BYTES_MAX });
+        if name.len() > SOCKET_BYTES_MAX {
+            return Err(OpenError::SocketName { name, max: SOCKET_BYTES_MAX });
         }
-        Ok(socket)
+        Ok(Socket { name })
     }
 
-    fn is_abstract(&self) -> bool {
-        self.name.starts_with('@')
+    /// Returns the path of the socket; `None` if the socket is abstract.
+    fn path(&self) -> Option<&Path> {
+        (!self.name.starts_with('@')).then(|| Path::new(&self.name))
     }
 
     /// Returns the arguments for DPDK's memif driver, for the role `server` or `client`.
     fn args(&self, role: &str, spec: &PortSpec, buffer_bytes: u16) -> String {
         let mut args = vec![format!("role={role},socket={},bsize={buffer_bytes}", self.name)];
-        if !self.is_abstract() {
+        if self.path().is_some() {
             args.push("socket-abstract=no".to_owned());
         }
         args.extend(spec.secret.iter().map(|secret| format!("secret={secret}")));
@@ -66,7 +60,11 @@ pub(super) fn attach(eal: Eal, spec: &PortSpec, buffer_bytes: u16) -> Result<(De
         let args = socket.args(role, spec, buffer_bytes);
         eal.attach_memif(&vdev_name("net_memif"), &args, access.clone())
     };
-    match serve(&socket, || attach("server"))? {
+    let server = match socket.path() {
+        Some(path) => stale::replace(path, || attach("server"))?,
+        None => attach("server"),
+    };
+    match server {
         Ok(device) => Ok((device, false)),
         Err(taken) => match attach("client") {
             Ok(device) => Ok((device, true)),
@@ -75,34 +73,8 @@ pub(super) fn attach(eal: Eal, spec: &PortSpec, buffer_bytes: u16) -> Result<(De
     }
 }
 
-/// Calls `listen`. In a private directory, first locks the directory and removes a stale socket. Without the lock, each
-/// of two processes could remove the new socket of the other process.
-fn serve<T>(
-    socket: &Socket,
-    listen: impl Fn() -> Result<T, DeviceError>,
-) -> Result<Result<T, DeviceError>, OpenError> {
-    let Some(dir) = &socket.private else { return Ok(listen()) };
-    let locked = File::open(dir).and_then(|dir| dir.lock().map(|()| dir));
-    let what = "cannot lock the runtime directory";
-    let _lock = locked.map_err(|error| OpenError::System { what, error })?;
-    if is_stale(Path::new(&socket.name)) {
-        // An error of `remove_file` is ignored: `listen` then fails, and its error is returned.
-        let _removed = fs::remove_file(&socket.name);
-    }
-    Ok(listen())
-}
-
-/// Returns whether the socket `path` exists and no process listens on the socket: a connect then fails with
-/// ECONNREFUSED. If a memif listens, the connect fails with EPROTOTYPE, because the connecting socket is a SOCK_STREAM
-/// socket and a memif's socket is a SOCK_SEQPACKET socket. The memif therefore receives no connection.
-fn is_stale(path: &Path) -> bool {
-    UnixStream::connect(path).is_err_and(|error| error.kind() == io::ErrorKind::ConnectionRefused)
-}
-
 #[cfg(test)]
 mod tests {
-    use std::os::unix::net::UnixListener;
-
     use super::*;
 
     fn socket(target: &str) -> Result<Socket, OpenError> {
@@ -113,9 +85,9 @@ mod tests {
     fn a_name_is_a_socket_of_the_own_user() {
         let plain = socket("wire").unwrap();
         assert_eq!(plain.name, "/run/user/1/roce-wire.sock");
-        assert_eq!(plain.private.as_deref(), Some(Path::new("/run/user/1")));
-        assert_eq!(socket("@wire").unwrap(), Socket { name: "@wire".to_owned(), private: None });
-        assert_eq!(socket("./wire").unwrap(), Socket { name: "./wire".to_owned(), private: None });
+        assert_eq!(plain.path(), Some(Path::new("/run/user/1/roce-wire.sock")));
+        assert_eq!(socket("@wire").unwrap().path(), None);
+        assert_eq!(socket("./wire").unwrap().path(), Some(Path::new("./wire")));
         let args = |target: &str| {
             let spec: PortSpec = format!("memif:{target},secret=s3cret,dev.rsize=5").parse().unwrap();
             socket(target).unwrap().args("client", &spec, 64)
@@ -132,21 +104,5 @@ mod tests {
             let error = socket(&target).unwrap_err().to_string();
             assert!(error.contains("at most 106 bytes"), "{error}");
         }
-    }
-
-    #[test]
-    fn a_socket_left_behind_is_told_from_one_in_use() {
-        let dir = std::env::temp_dir().join(format!("roce-stale-test-{}", std::process::id()));
-        fs::create_dir(&dir).unwrap();
-        let path = dir.join("socket");
-        assert!(!is_stale(&path), "there is none");
-        let listener = UnixListener::bind(&path).unwrap();
-        assert!(!is_stale(&path), "it is in use");
-        drop(listener);
-        assert!(is_stale(&path));
-        let stale = Socket { name: path.display().to_string(), private: Some(dir.clone()) };
-        assert!(serve(&stale, || Ok(())).unwrap().is_ok());
-        assert!(!path.exists());
-        fs::remove_dir(&dir).unwrap();
     }
 }

@@ -1,5 +1,7 @@
 //! Opening a port by its name.
 
+use std::path::Path;
+
 use dpdk_ffi::{
     DEFAULT_DESCRIPTORS, Device, Eal, EalConfig, EalError, HELD_MBUFS, Memory, Mempool, MempoolConfig,
     PortBuilder, PortError,
@@ -21,6 +23,7 @@ use super::spec::{PortKind, PortSpec};
 use super::vdev::vdev_name;
 use crate::error::OpenError;
 use crate::kernel::{InterfaceWatch, KernelNeighbours, PortGuard, ROCE_FILTER};
+use crate::stale;
 
 /// Number of mbufs in a thread's cache of the mbuf pool. A cache that has more than 1.5 times this number of mbufs
 /// returns mbufs to the pool.
@@ -189,6 +192,7 @@ fn attach(eal: Eal, spec: &PortSpec) -> Result<Device, OpenError> {
     let (name, args) = (vdev_name(driver), args.join(","));
     Ok(match spec.kind {
         PortKind::AfPacket => eal.attach_filtered(&name, &args, &ROCE_FILTER)?,
+        PortKind::Vhost => stale::replace(Path::new(target), || eal.attach_vdev(&name, &args))??,
         _ => eal.attach_vdev(&name, &args)?,
     })
 }

@@ -11,11 +11,12 @@ use serde::{Deserialize, Serialize};
 
 use super::counters::DeviceCounters;
 use super::directory::{User, to_read};
+use crate::stale::is_stale;
 
 /// Prefix of the file names of statistics sockets.
 pub(super) const PREFIX: &str = "stat.";
-/// Prefix of the file names of statistics sockets that do not listen yet.
-pub(super) const NEW_PREFIX: &str = "new.";
+/// Prefix of the file name of a statistics socket that does not listen yet.
+pub(super) const UNNAMED_PREFIX: &str = "new.";
 /// Longest wait for data of an answer. After this time, the socket is reported in [`Found::failed`].
 const PATIENCE: Duration = Duration::from_secs(2);
 /// Longest answer that is read, in bytes: enough for the thousands of counters of a driver with many queues.
@@ -86,6 +87,7 @@ pub fn read_all() -> Found {
     found
 }
 
+/// Returns the sockets in `directory` whose file names begin with `prefix`.
 fn sockets(directory: &Path, prefix: &str) -> Vec<PathBuf> {
     let entries = fs::read_dir(directory).into_iter().flatten().flatten();
     let is_ours = |entry: &fs::DirEntry| {
@@ -95,23 +97,21 @@ fn sockets(directory: &Path, prefix: &str) -> Vec<PathBuf> {
     entries.filter(is_ours).map(|entry| entry.path()).collect()
 }
 
-/// Returns whether this PID namespace has no process with the process ID in the socket's name.
-fn looks_left(path: &Path) -> bool {
+/// Returns whether this PID namespace has a process with the process ID in the name of the socket `path`.
+fn is_running(path: &Path) -> bool {
     let name = path.file_name().and_then(|name| name.to_str()).unwrap_or_default();
-    let pid = name.split('.').nth(1).unwrap_or_default();
-    !Path::new("/proc").join(pid).exists()
+    name.split('.').nth(1).is_some_and(|pid| Path::new("/proc").join(pid).exists())
 }
 
-/// Removes the statistics sockets of ended processes: such a socket refuses a connection. The socket of a running
-/// process in another PID namespace accepts the connection and is not removed.
+/// Removes the statistics sockets of ended processes, including processes that ended before their socket listened. A
+/// file that is about to become a socket that listens looks like the file of an ended process for some microseconds, so
+/// that such a file is kept while the process ID in its name is in use.
 pub(super) fn remove_left(directory: &Path) {
-    let found = [PREFIX, NEW_PREFIX].into_iter().flat_map(|prefix| sockets(directory, prefix));
-    for path in found.filter(|path| looks_left(path)) {
-        if UnixStream::connect(&path).is_err_and(|error| error.kind() == ErrorKind::ConnectionRefused) {
-            tracing::debug!(path = %path.display(), "removing the socket of a process that is gone");
-            // An error of `remove_file` is ignored: another reader may have removed the socket.
-            let _ = fs::remove_file(&path);
-        }
+    let unnamed = sockets(directory, UNNAMED_PREFIX).into_iter().filter(|path| !is_running(path));
+    for path in sockets(directory, PREFIX).into_iter().chain(unnamed).filter(|path| is_stale(path)) {
+        tracing::debug!(path = %path.display(), "removing the socket of a process that is gone");
+        // An error of `remove_file` is ignored: another reader may have removed the socket.
+        let _ = fs::remove_file(&path);
     }
 }
 
@@ -167,12 +167,16 @@ mod tests {
         let socket = StatSocket::open_in(&directory).unwrap();
         let [path] = &sockets(&directory, PREFIX)[..] else { panic!("one socket") };
         assert_eq!(fs::metadata(path).unwrap().permissions().mode() & 0o777, 0o600);
-        // `remove_left` must remove the socket of an ended process, and keep a socket that is no statistics socket.
-        drop(UnixListener::bind(directory.join("stat.999999999.dead")).unwrap());
-        drop(UnixListener::bind(directory.join("new.999999999.dead")).unwrap());
-        drop(UnixListener::bind(directory.join("memif.sock")).unwrap());
+        // `remove_left` must remove the sockets of ended processes, even if the process ID is in use again, and keep
+        // a socket that is no statistics socket, and a socket that another process may be about to rename.
+        let own = std::process::id();
+        let left = ["stat.999999999.dead", &format!("stat.{own}.dead"), "new.999999999.dead"];
+        for name in left.into_iter().chain([format!("new.{own}.begun").as_str(), "memif.sock"]) {
+            drop(UnixListener::bind(directory.join(name)).unwrap());
+        }
         remove_left(&directory);
-        assert_eq!(fs::read_dir(&directory).unwrap().count(), 2, "the stale ones are gone, and nothing else");
+        assert!(left.iter().all(|name| !directory.join(name).exists()), "the stale sockets are gone");
+        assert_eq!(fs::read_dir(&directory).unwrap().count(), 3, "and nothing else");
 
         let mut found = Found::default();
         std::thread::scope(|scope| {

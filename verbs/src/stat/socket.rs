@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 use rustix::net::{SendFlags, send};
 
 use super::directory::User;
-use super::read::{Answer, NEW_PREFIX, PREFIX, remove_left};
+use super::read::{Answer, PREFIX, UNNAMED_PREFIX, remove_left};
 
 /// Largest number of connections that one call of [`StatSocket::answer`] answers.
 const ANSWERS_MAX: usize = 4;
@@ -32,9 +32,9 @@ impl StatSocket {
         let mut number = [0; 4];
         getrandom::fill(&mut number).map_err(|error| io::Error::other(error.to_string()))?;
         let name = format!("{}.{:08x}", std::process::id(), u32::from_ne_bytes(number));
-        // The socket gets its final name only after it listens, because readers remove a socket that refuses
-        // connections.
-        let unnamed = directory.join(format!("{NEW_PREFIX}{name}"));
+        // The socket gets its final name only after it listens, because readers remove a socket of this name that
+        // refuses connections.
+        let unnamed = directory.join(format!("{UNNAMED_PREFIX}{name}"));
         let path = directory.join(format!("{PREFIX}{name}"));
         let listener = UnixListener::bind(&unnamed)?;
         let named = listener
