@@ -5,7 +5,7 @@
 use super::limits::{
     CACHED_QPS, NEIGHBOUR_FRAMES_PER_POLL, PREFETCH_AHEAD_QPS, TX_BUDGET_PKTS, TX_QUANTUM_PKTS,
 };
-use super::qp_object::{Connection, Service};
+use super::qp_object::{Connection, Qp, Service};
 use super::{Engine, Event, Outgoing};
 use crate::port::Port;
 use crate::qp::QpState;
@@ -28,7 +28,8 @@ impl<P: Port> Engine<P> {
             if self.qps.len() > CACHED_QPS
                 && let Some(next) = self.tx_ready.get(PREFETCH_AHEAD_QPS)
             {
-                self.qps.prefetch(*next);
+                self.qps.prefetch(*next, Qp::RECEIVE);
+                self.qps.prefetch(*next, Qp::SEND);
             }
             let mut quantum = TX_QUANTUM_PKTS.min(budget);
             let before = quantum;
@@ -57,6 +58,9 @@ impl<P: Port> Engine<P> {
     fn transmit_qp(&mut self, slot: usize, outgoing: Outgoing, quantum: &mut u32) -> TxOutcome {
         let Some(qp) = self.qps.at_mut(slot) else { return TxOutcome::Done };
         qp.scheduled = false;
+        // If no work request is outstanding, the requester is not accessed, because the access would load several cache
+        // lines of requester state for each ACK sent.
+        let may_request = matches!(qp.state, QpState::Rts | QpState::Sqd) && qp.has_sends();
         let Some(Connection { service: Service::Rc(rc), address_handle, headers, .. }) = &mut qp.connection
         else {
             return self.transmit_uc(slot, quantum);
@@ -67,13 +71,10 @@ impl<P: Port> Engine<P> {
             port: &mut self.port,
             budget: quantum,
             memory: &self.memory,
-            pd: qp.init.pd,
+            pd: qp.pd,
             builder: PacketBuilder { template: &handle.template, headers },
             counters: &mut qp.counters,
         };
-        // If no work request is outstanding, the requester is not accessed, because the access would load several cache
-        // lines of requester state for each ACK sent.
-        let may_request = matches!(qp.state, QpState::Rts | QpState::Sqd) && !qp.outstanding.is_idle();
         let requests_first = std::mem::take(&mut rc.requests_first) && may_request;
         let mut outcome = TxOutcome::Done;
         if requests_first {
@@ -92,7 +93,7 @@ impl<P: Port> Engine<P> {
         if matches!(outcome, TxOutcome::Done | TxOutcome::AckDelayed) && may_request && !requests_first {
             outcome = outcome.and_then(rc.requester.transmit(&mut qp.outstanding, &mut tx));
         }
-        if let Some(deadline) = rc.requester.deadline().filter(|_| may_request) {
+        if may_request && let Some(deadline) = rc.requester.deadline() {
             self.timers.no_later_than(slot, deadline);
         }
         if outcome == TxOutcome::Paced
@@ -126,7 +127,7 @@ impl<P: Port> Engine<P> {
             port: &mut self.port,
             budget: quantum,
             memory: &self.memory,
-            pd: qp.init.pd,
+            pd: qp.pd,
             builder: PacketBuilder { template: &handle.template, headers },
             counters: &mut qp.counters,
         };

@@ -24,9 +24,9 @@ macro_rules! rx_context {
     ($engine:ident, $qp:ident, $slot:expr) => {
         RxContext {
             memory: &$engine.memory,
-            pd: $qp.init.pd,
-            access: $qp.attributes.conn.access,
-            min_rnr_timer: $qp.attributes.conn.min_rnr_timer,
+            pd: $qp.pd,
+            access: $qp.access,
+            min_rnr_timer: $qp.min_rnr_timer,
             receives: &mut $qp.receives,
             srqs: &mut $engine.srqs,
             cqs: &mut $engine.cqs,
@@ -75,7 +75,7 @@ impl<P: Port> Engine<P> {
     fn prefetch_qps(&self, frames: &[P::Frame]) {
         for dest_qp in frames.iter().filter_map(|frame| probable_dest_qp(frame.as_ref())) {
             if let Some(slot) = self.qps.slot_of(dest_qp.value()) {
-                self.qps.prefetch(slot);
+                self.qps.prefetch(slot, Qp::RECEIVE);
             }
         }
     }
@@ -248,9 +248,9 @@ impl<P: Port> Engine<P> {
             una,
             sent,
             recovery: rc.requester.recovery(),
-            mtu_bytes: qp.attributes.conn.path_mtu.bytes(),
+            mtu_bytes: rc.requester.mtu_bytes(),
             memory: &self.memory,
-            pd: qp.init.pd,
+            pd: qp.pd,
             counters: &mut qp.counters,
         };
         let outcome = completer.on_response(packet);

@@ -55,8 +55,8 @@ impl<P: Port> Engine<P> {
         }
         check_transition(qp.init.service, from, to, attr.mask())?;
         check_ranges(attr, self.port.caps().mtu_bytes)?;
-        check_fixed(attr, from, &qp.attributes.conn)?;
-        let mut attributes = qp.attributes;
+        check_fixed(attr, from, &qp.attributes().conn)?;
+        let mut attributes = *qp.attributes();
         if from == QpState::Reset {
             attributes.conn.congestion = Some(self.congestion);
         }
@@ -67,7 +67,7 @@ impl<P: Port> Engine<P> {
         };
         let slot = self.qps.slot_of(qpn.value()).ok_or(ModifyError::UnknownQp)?;
         let Some(qp) = self.qps.at_mut(slot) else { return Err(ModifyError::UnknownQp) };
-        qp.attributes = attributes;
+        qp.set_attributes(attributes);
         self.carry_out(slot, from, to, route);
         // These transitions may change the address handle to one whose MAC is out of date, because `follow_neighbours`
         // updates few address handles per poll.
@@ -82,6 +82,7 @@ impl<P: Port> Engine<P> {
     fn carry_out(&mut self, slot: usize, from: QpState, to: QpState, route: Option<Route>) {
         let link_bits_per_sec = self.link_bits_per_sec;
         let Some(qp) = self.qps.at_mut(slot) else { return };
+        let attributes = *qp.attributes();
         match (from, to) {
             (_, QpState::Reset) => {
                 qp.close_reorder_buffer(slot, &mut self.reorder);
@@ -90,9 +91,9 @@ impl<P: Port> Engine<P> {
             }
             (_, QpState::Err) => return self.enter_error(slot, None),
             (QpState::Init, QpState::Rtr) => {
-                let service = service_of(qp.init.service, &qp.attributes, link_bits_per_sec);
+                let service = service_of(qp.init.service, &attributes, link_bits_per_sec);
                 let is_rc = qp.init.service == ServiceType::Rc;
-                if is_rc && qp.attributes.conn.recovery.buffered_pkts_max().is_some() {
+                if is_rc && attributes.conn.recovery.buffered_pkts_max().is_some() {
                     self.reorder.open(slot);
                 }
                 qp.connection = route.map(|Route { handle, headers, source_ports }| {
@@ -105,10 +106,10 @@ impl<P: Port> Engine<P> {
                     start_sends(
                         &mut connection.service,
                         &mut qp.outstanding,
-                        &qp.attributes,
+                        &attributes,
                         link_bits_per_sec,
                     );
-                    set_traffic_class(connection, &qp.attributes, &mut self.address_handles);
+                    set_traffic_class(connection, &attributes, &mut self.address_handles);
                 }
             }
             (QpState::Sqd, QpState::Sqd) => {
@@ -116,7 +117,7 @@ impl<P: Port> Engine<P> {
                     if let Some(route) = route {
                         set_route(connection, route, &mut self.address_handles);
                     }
-                    reconfigure(connection, &qp.attributes, link_bits_per_sec, &mut self.address_handles);
+                    reconfigure(connection, &attributes, link_bits_per_sec, &mut self.address_handles);
                 }
             }
             (QpState::Sqe, QpState::Rts) => {

@@ -30,15 +30,16 @@ pub(crate) enum Posting {
 
 pub(super) struct WorkPoster<W> {
     wqes: Producer<W>,
-    /// `None` if no list has more than one entry.
-    sges: Option<Producer<Sge>>,
+    /// `None` if no list has more than one entry. Boxed, as that of [`WorkQueue`].
+    sges: Option<Box<Producer<Sge>>>,
     max_sges: u32,
 }
 
 pub(super) struct WorkQueue<W> {
     wqes: Consumer<W>,
-    /// `None` if no list has more than one entry.
-    sges: Option<Consumer<Sge>>,
+    /// `None` if no list has more than one entry. Boxed, so that the state which each work request needs fills fewer
+    /// cache lines.
+    sges: Option<Box<Consumer<Sge>>>,
 }
 
 /// Creates a work queue, which refuses posts until [`WorkQueue::set_posting`] is called.
@@ -54,7 +55,10 @@ pub(super) fn work_queue_from<W: Wqe>(
 ) -> (WorkPoster<W>, WorkQueue<W>) {
     let (wqe_in, wqe_out) = growing_ring(first, depth);
     let rest_depth = depth * max_sges.saturating_sub(1);
-    let (sge_in, sge_out) = (rest_depth > 0).then(|| growing_ring(first, rest_depth)).unzip();
+    let (sge_in, sge_out) = (rest_depth > 0)
+        .then(|| growing_ring(first, rest_depth))
+        .map(|(sge_in, sge_out)| (Box::new(sge_in), Box::new(sge_out)))
+        .unzip();
     let poster = WorkPoster { wqes: wqe_in, sges: sge_in, max_sges };
     (poster, WorkQueue { wqes: wqe_out, sges: sge_out })
 }

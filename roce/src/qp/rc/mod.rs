@@ -26,6 +26,7 @@ use requester::Requester;
 use responder::Responder;
 
 /// The protocol state of a reliable connection, from RTR on.
+#[repr(C)] // the order puts the cache lines that each message needs side by side
 pub(crate) struct Rc {
     pub requester: Requester,
     pub responder: Responder,

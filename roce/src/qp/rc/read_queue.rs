@@ -14,6 +14,7 @@ use crate::qp::segment::packets_in;
 use crate::time::Instant;
 use crate::wire::Reth;
 use std::collections::VecDeque;
+use std::mem::offset_of;
 
 /// Number of times that all responses of a READ may be retransmitted while the responder remembers the READ. At 5 %
 /// loss, with 256 responses in flight, a go-back-N peer requests all responses of a READ 13 times.
@@ -154,19 +155,23 @@ impl Allowance {
 }
 
 #[derive(Debug)]
+#[repr(C)] // only `queue` is needed by each message: `Responder` has further such fields after `queue`
 pub(crate) struct ReadQueue {
-    limit: u8,
-    duplicates_max: usize,
-    /// True under selective repeat, where a duplicate requests lost responses only.
-    retransmits_parts: bool,
-    mtu_bytes: u32,
-    new_reads: usize,
-    queue: VecDeque<Waiting>,
     resources: VecDeque<ResponderResource>,
     allowance: Allowance,
+    duplicates_max: usize,
+    new_reads: usize,
+    mtu_bytes: u32,
+    limit: u8,
+    /// True under selective repeat, where a duplicate requests lost responses only.
+    retransmits_parts: bool,
+    queue: VecDeque<Waiting>,
 }
 
 impl ReadQueue {
+    /// Offset of `queue`, in bytes.
+    pub(crate) const QUEUE_AT: usize = offset_of!(ReadQueue, queue);
+
     /// Creates an empty queue and history for `limit` READs. The queue also has room for `duplicates_max` duplicates,
     /// or under go-back-N (`None`) for `limit` duplicates, because a go-back-N peer retransmits all outstanding READs.
     pub(crate) fn new(limit: u8, duplicates_max: Option<usize>, mtu_bytes: u32) -> Self {
@@ -175,14 +180,14 @@ impl ReadQueue {
         let duplicates_max = if places == 0 { 0 } else { duplicates_max.unwrap_or(places) };
         let queue = VecDeque::with_capacity(places + duplicates_max);
         ReadQueue {
-            limit,
-            duplicates_max,
-            retransmits_parts,
-            mtu_bytes,
-            new_reads: 0,
-            queue,
             resources: VecDeque::with_capacity(places),
             allowance: Allowance { since: Instant::ZERO },
+            duplicates_max,
+            new_reads: 0,
+            mtu_bytes,
+            limit,
+            retransmits_parts,
+            queue,
         }
     }
 

@@ -1,5 +1,7 @@
 //! The requester: segments work requests into request packets, and retransmits lost packets (IBA 9.7.2 to 9.7.6).
 
+use std::mem::offset_of;
+
 use super::ack_req::AckReq;
 use super::events::ResponseEvent;
 use crate::congestion::loss_window::LossWindow;
@@ -24,13 +26,14 @@ const RNR_RETRY_FOREVER: u8 = 7;
 
 /// Parameters of a requester, known at the transition to RTS; fields as in [`ConnAttr`].
 #[derive(Clone, Copy, Debug)]
+#[repr(C)] // the fields before `timeout` are those that each message needs
 pub(crate) struct RequesterConfig {
-    pub first_psn: Psn,
     pub mtu_bytes: u32,
-    pub timeout: u8,
     pub retry_count: u8,
     pub rnr_retry: u8,
     pub max_rd_atomic: u8,
+    pub timeout: u8,
+    pub first_psn: Psn,
     pub congestion: CongestionScheme,
     pub link_bits_per_sec: u64,
     pub recovery: RecoveryScheme,
@@ -39,12 +42,12 @@ pub(crate) struct RequesterConfig {
 impl RequesterConfig {
     pub(crate) fn new(conn: &ConnAttr, first_psn: Psn, link_bits_per_sec: u64) -> Self {
         RequesterConfig {
-            first_psn,
             mtu_bytes: conn.path_mtu.bytes(),
-            timeout: conn.timeout,
             retry_count: conn.retry_count,
             rnr_retry: conn.rnr_retry,
             max_rd_atomic: conn.max_rd_atomic,
+            timeout: conn.timeout,
+            first_psn,
             congestion: conn.congestion.unwrap_or_default(),
             link_bits_per_sec,
             recovery: conn.recovery,
@@ -65,39 +68,48 @@ struct LocalFault {
     status: WcStatus,
 }
 
+#[repr(C)] // the order puts the cache lines that each message needs side by side
 pub(crate) struct Requester {
-    pub(super) config: RequesterConfig,
     pub(super) recovery: Recovery,
+    pub(super) loss_timer: LossTimer,
     pub(super) congestion: Congestion,
     /// Under improved go-back-N, limits the packets in flight, because a loss causes the retransmission of all of them.
     /// Under selective repeat, if the peer's reorder buffer had no room, limits the number of PSNs sent from una on.
     loss_window: LossWindow,
-    pub(super) loss_timer: LossTimer,
-    pub(super) retries_left: u8,
-    pub(super) rnr_retries_left: u8,
     /// RNR wait: no request is sent before this time.
     pub(super) rnr_until: Option<Instant>,
-    ack_req: AckReq,
     local_fault: Option<LocalFault>,
+    ack_req: AckReq,
+    pub(super) retries_left: u8,
+    pub(super) rnr_retries_left: u8,
     /// True in state SQD: no further work request starts.
     draining: bool,
+    pub(super) config: RequesterConfig,
 }
 
 impl Requester {
+    /// Number of bytes, from the first field on, that contain the state which each message needs.
+    pub(crate) const HOT_BYTES: usize = offset_of!(Requester, config) + offset_of!(RequesterConfig, timeout);
+
     pub(crate) fn new(config: RequesterConfig) -> Self {
         Requester {
-            config,
             recovery: Recovery::new(config.recovery, config.first_psn),
+            loss_timer: LossTimer::new(config.recovery, config.timeout),
             congestion: Congestion::new(&config.congestion, config.link_bits_per_sec),
             loss_window: LossWindow::default(),
-            loss_timer: LossTimer::new(config.recovery, config.timeout),
+            rnr_until: None,
+            local_fault: None,
+            ack_req: AckReq::default(),
             retries_left: config.retry_count,
             rnr_retries_left: config.rnr_retry,
-            rnr_until: None,
-            ack_req: AckReq::default(),
-            local_fault: None,
             draining: false,
+            config,
         }
+    }
+
+    #[inline]
+    pub(crate) fn mtu_bytes(&self) -> u32 {
+        self.config.mtu_bytes
     }
 
     /// Returns una, and the number of PSNs sent from una on.

@@ -44,26 +44,30 @@ use order::{Disposition, Order};
 use transmit::Transmitter;
 
 #[derive(Debug)]
+#[repr(C)] // the order puts the cache lines that each message needs side by side
 pub(crate) struct Responder {
-    recovery: ResponderRecovery,
-    order: Order,
-    inbound: Inbound,
-    msn: Msn,
     reads: ReadQueue,
     acks: AckPolicy,
+    order: Order,
+    recovery: ResponderRecovery,
+    msn: Msn,
+    inbound: Inbound,
 }
 
 impl Responder {
+    /// Offset of the state that each message needs, in bytes; the fields before this offset are for READs only.
+    pub(crate) const HOT_AT: usize = ReadQueue::QUEUE_AT;
+
     pub(crate) fn new(config: ResponderConfig) -> Self {
         let recovery = ResponderRecovery::new(config.recovery);
         let duplicates_max = recovery.duplicate_reads_max();
         Responder {
-            recovery,
-            order: Order::new(&config),
-            inbound: Inbound::new(config.mtu_bytes, recovery.accepts_numbered_sends()),
-            msn: start::MSN,
             reads: ReadQueue::new(config.max_dest_rd_atomic, duplicates_max, config.mtu_bytes),
             acks: AckPolicy::new(config.first_psn),
+            order: Order::new(&config),
+            recovery,
+            msn: start::MSN,
+            inbound: Inbound::new(config.mtu_bytes, recovery.accepts_numbered_sends()),
         }
     }
 
