@@ -28,7 +28,7 @@ impl<P: Port> Engine<P> {
             if self.qps.len() > CACHED_QPS
                 && let Some(next) = self.tx_ready.get(PREFETCH_AHEAD_QPS)
             {
-                self.qps.prefetch(*next, Qp::RECEIVE);
+                self.qps.prefetch(*next, Qp::BOTH);
                 self.qps.prefetch(*next, Qp::SEND);
             }
             let mut quantum = TX_QUANTUM_PKTS.min(budget);
@@ -82,10 +82,11 @@ impl<P: Port> Engine<P> {
         }
         if matches!(outcome, TxOutcome::Done | TxOutcome::Paced) {
             let answers = match outgoing {
+                _ if !rc.has_responses => TxOutcome::Done,
                 Outgoing::All => rc.responder.transmit(rc.requester.congestion_mut(), &mut tx),
-                Outgoing::Requests if rc.responder.has_answers() => TxOutcome::AckDelayed,
-                Outgoing::Requests => TxOutcome::Done,
+                Outgoing::Requests => TxOutcome::AckDelayed,
             };
+            rc.has_responses = answers != TxOutcome::Done;
             outcome = outcome.and_then(answers);
             rc.requests_first =
                 !requests_first && !matches!(answers, TxOutcome::Done | TxOutcome::AckDelayed);

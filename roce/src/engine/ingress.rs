@@ -201,6 +201,7 @@ impl<P: Port> Engine<P> {
         let mut rx = rx_context!(self, qp, slot);
         let action = take(&mut rc.responder, &mut rx, &mut self.reorder);
         let has_next = rc.responder.has_buffered_next();
+        rc.has_responses |= action != ResponderAction::Nothing;
         match action {
             ResponderAction::Nothing => {}
             ResponderAction::Answer => schedule_qp(qp, &mut self.tx_ready, slot),

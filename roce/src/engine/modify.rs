@@ -67,8 +67,9 @@ impl<P: Port> Engine<P> {
         };
         let slot = self.qps.slot_of(qpn.value()).ok_or(ModifyError::UnknownQp)?;
         let Some(qp) = self.qps.at_mut(slot) else { return Err(ModifyError::UnknownQp) };
+        let is_congestion_changed = attributes.conn.congestion != qp.attributes().conn.congestion;
         qp.set_attributes(attributes);
-        self.carry_out(slot, from, to, route);
+        self.carry_out(slot, (from, to), route, is_congestion_changed);
         // These transitions may change the address handle to one whose MAC is out of date, because `follow_neighbours`
         // updates few address handles per poll.
         let connection = self.qps.get(qpn.value()).and_then(|qp| qp.connection.as_ref());
@@ -79,7 +80,13 @@ impl<P: Port> Engine<P> {
         Ok(())
     }
 
-    fn carry_out(&mut self, slot: usize, from: QpState, to: QpState, route: Option<Route>) {
+    fn carry_out(
+        &mut self,
+        slot: usize,
+        (from, to): (QpState, QpState),
+        route: Option<Route>,
+        is_congestion_changed: bool,
+    ) {
         let link_bits_per_sec = self.link_bits_per_sec;
         let Some(qp) = self.qps.at_mut(slot) else { return };
         let attributes = *qp.attributes();
@@ -103,12 +110,7 @@ impl<P: Port> Engine<P> {
             }
             (QpState::Rtr, QpState::Rts) => {
                 if let Some(connection) = &mut qp.connection {
-                    start_sends(
-                        &mut connection.service,
-                        &mut qp.outstanding,
-                        &attributes,
-                        link_bits_per_sec,
-                    );
+                    start_sends(&mut connection.service, &mut qp.outstanding, &attributes, link_bits_per_sec);
                     set_traffic_class(connection, &attributes, &mut self.address_handles);
                 }
             }
@@ -117,7 +119,12 @@ impl<P: Port> Engine<P> {
                     if let Some(route) = route {
                         set_route(connection, route, &mut self.address_handles);
                     }
-                    reconfigure(connection, &attributes, link_bits_per_sec, &mut self.address_handles);
+                    if let Service::Rc(rc) = &mut connection.service {
+                        let config =
+                            RequesterConfig::new(&attributes.conn, attributes.sq_psn, link_bits_per_sec);
+                        rc.requester.reconfigure(config, is_congestion_changed);
+                        set_traffic_class(connection, &attributes, &mut self.address_handles);
+                    }
                 }
             }
             (QpState::Sqe, QpState::Rts) => {
@@ -231,6 +238,7 @@ fn service_of(service: ServiceType, attributes: &Attributes, link_bits_per_sec: 
             requester: Requester::new(RequesterConfig::new(conn, *sq_psn, link_bits_per_sec)),
             responder: Responder::new(ResponderConfig::new(conn, *rq_psn)),
             requests_first: false,
+            has_responses: false,
         }),
         ServiceType::Uc => Service::Uc(Uc {
             sender: Sender::new(conn, *sq_psn, link_bits_per_sec),
@@ -265,20 +273,6 @@ struct Route {
     handle: AddressHandle,
     headers: QpHeaders,
     source_ports: SourcePorts,
-}
-
-/// Applies changed timers, retry counts and congestion control to a reliable connection in SQD.
-fn reconfigure(
-    connection: &mut Connection,
-    attributes: &Attributes,
-    link_bits_per_sec: u64,
-    address_handles: &mut AddressHandles,
-) {
-    if let Service::Rc(rc) = &mut connection.service {
-        let config = RequesterConfig::new(&attributes.conn, attributes.sq_psn, link_bits_per_sec);
-        rc.requester.reconfigure(config);
-        set_traffic_class(connection, attributes, address_handles);
-    }
 }
 
 /// Changes the traffic class of a connection after its congestion control, and thereby whether its packets are ECT(0).

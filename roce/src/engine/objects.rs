@@ -185,7 +185,9 @@ fn new_qp(
     };
     let (send, sq) = send_queue(size, init.signal_all, doorbells.clone(), slot);
     let (recv, receives) = match init.srq.zip(srq_attr) {
-        Some((srq, attr)) => (None, Receives::Shared(Box::new(SharedReceive::new(srq, attr.pd, attr.max_sge)))),
+        Some((srq, attr)) => {
+            (None, Receives::Shared(Box::new(SharedReceive::new(srq, attr.pd, attr.max_sge))))
+        }
         None => {
             let size = RecvQueueSize { depth: init.max_recv_wr, max_sges: init.max_recv_sge };
             let (recv, rq) = recv_queue(size, doorbells, slot);

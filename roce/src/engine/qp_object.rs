@@ -7,7 +7,6 @@ use crate::congestion::Congestion;
 use crate::counters::QpCounters;
 use crate::id::Qpn;
 use crate::mem::{Access, PdId};
-use crate::prefetch::CACHE_LINE_BYTES;
 use crate::psn::Psn;
 use crate::qp::completions::SendCompletions;
 use crate::qp::emit::QpHeaders;
@@ -59,6 +58,9 @@ pub struct QpHandles {
     /// The application's end of the receive queue; `None` with a shared receive queue.
     pub recv: Option<RecvPoster>,
 }
+
+/// Number of counters, from the first one on, that messages without loss increment.
+const HOT_COUNTERS: usize = 6;
 
 /// The protocol state of a connection, by transport service.
 #[expect(
@@ -116,8 +118,9 @@ pub(super) struct Connection {
 /// A queue pair. The order of the fields puts the cache lines that a SEND needs side by side:
 ///
 /// ```text
-///   outstanding | requester | rest | rest | responder | headers | flags | receives | first counters | rest
-///   '--- sent: `SEND` ------'             '--- sent or received: `RECEIVE` -----------------------'
+///   outstanding | requester | READs | responder | headers | flags | receives | first counters | rest
+///   '--- sent: `SEND` ------'                   '--- sent: `BOTH` ---------------------------'
+///                                   '--- received: `RECEIVE` --------------------------------'
 /// ```
 #[repr(C, align(64))]
 pub(super) struct Qp {
@@ -156,13 +159,16 @@ pub(super) struct Qp {
 }
 
 impl Qp {
-    /// Bytes of the requester and of the send queue, which a message sent needs besides [`Qp::RECEIVE`].
-    pub(super) const SEND: Range<usize> = 0..offset_of!(Qp, connection) + Requester::HOT_BYTES;
+    /// Bytes of the send queue and the requester, which a message sent needs besides [`Qp::BOTH`].
+    pub(super) const SEND: Range<usize> = 0..offset_of!(Qp, connection) + size_of::<Requester>();
     /// Bytes that each message needs, sent or received.
-    pub(super) const RECEIVE: Range<usize> = {
-        let responder_at = offset_of!(Qp, connection) + offset_of!(Rc, responder) + Responder::HOT_AT;
-        responder_at..offset_of!(Qp, counters) + CACHE_LINE_BYTES
+    pub(super) const BOTH: Range<usize> = {
+        let end = offset_of!(Qp, counters) + HOT_COUNTERS * size_of::<u64>();
+        offset_of!(Qp, connection) + offset_of!(Rc, requests_first)..end
     };
+    /// Bytes that a message received needs.
+    pub(super) const RECEIVE: Range<usize> =
+        offset_of!(Qp, connection) + offset_of!(Rc, responder) + Responder::HOT_AT..Qp::BOTH.end;
 
     /// Creates a queue pair in RESET.
     pub(super) fn new(

@@ -55,7 +55,8 @@ pub(crate) struct LossTimer {
     /// armed the timer.
     last_progress_at: Instant,
     /// Time of the last response (READ or stale) since the timer was armed; an expired timer is rearmed from this time.
-    last_rx_at: Option<Instant>,
+    /// [`Instant::ZERO`]: no such response, or a response so early that the expired timer is not rearmed.
+    last_rx_at: Instant,
     last_ack_req_at: Instant,
     /// `Probe::None` except under improved go-back-N.
     probe: Probe,
@@ -69,7 +70,7 @@ impl LossTimer {
             rto: AdaptiveRto::default(),
             is_adaptive: scheme.is_adaptive(),
             last_progress_at: Instant::ZERO,
-            last_rx_at: None,
+            last_rx_at: Instant::ZERO,
             last_ack_req_at: Instant::ZERO,
             probe: Probe::None,
         }
@@ -147,7 +148,7 @@ impl LossTimer {
     /// Records a stale response, which shows that the peer still responds. When the timer expires, the timer is rearmed
     /// from the time of this response.
     pub(crate) fn on_stale_response(&mut self, now: Instant) {
-        self.last_rx_at = Some(now);
+        self.last_rx_at = now;
     }
 
     /// Updates probe, round trip and timer after a response. Returns the round trip in nanoseconds, if measured. Under
@@ -278,12 +279,12 @@ impl LossTimer {
             self.timer.stop();
         }
         self.rto.on_progress();
-        self.last_rx_at = Some(now);
+        self.last_rx_at = now;
     }
 
     /// Arms the timer for the probe timeout, but not beyond the local ACK timeout since the last progress.
     fn arm(&mut self, unacked_pkts: u32, now: Instant) {
-        self.last_rx_at = None;
+        self.last_rx_at = Instant::ZERO;
         self.timer.restart_for(now, self.rto.wait_nanos(unacked_pkts), self.last_progress_at);
     }
 
@@ -347,8 +348,10 @@ impl LossTimer {
         if recovery.sent() == 0 {
             return false;
         }
-        let Some(last_rx_at) = self.last_rx_at else { return true };
-        self.arm(recovery.unacked(), last_rx_at);
+        if self.last_rx_at == Instant::ZERO {
+            return true;
+        }
+        self.arm(recovery.unacked(), self.last_rx_at);
         self.timer.take_expired(now)
     }
 

@@ -6,18 +6,24 @@ use crate::time::Instant;
 /// 4.096 us, the unit of the local ACK timeout (IBA 9.7.6.1.3), in nanoseconds.
 const TIMEOUT_UNIT_NANOS: u64 = 4096;
 
+/// A time that is never reached, and a timeout that never expires: the largest number of nanoseconds, at which times
+/// saturate.
+const NEVER_NANOS: u64 = u64::MAX;
+
 /// Retransmission timer of a requester: armed while packets are unacknowledged, and rearmed at progress.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct RetransmitTimer {
-    /// The local ACK timeout in nanoseconds; `None` if disabled.
-    rto_nanos: Option<u64>,
-    deadline: Option<Instant>,
+    /// The local ACK timeout in nanoseconds; [`NEVER_NANOS`] if disabled.
+    rto_nanos: u64,
+    /// [`NEVER_NANOS`] if the timer is disarmed. A number in place of an `Option`, because each message accesses the
+    /// timer, and an `Option` would take twice the space.
+    deadline_nanos: u64,
 }
 
 impl RetransmitTimer {
     /// Creates a disarmed timer. The local ACK timeout is 4.096 us * 2^`timeout`, and is disabled if `timeout` is 0.
     pub(crate) fn new(timeout: u8) -> Self {
-        RetransmitTimer { rto_nanos: rto_nanos(timeout), deadline: None }
+        RetransmitTimer { rto_nanos: rto_nanos(timeout), deadline_nanos: NEVER_NANOS }
     }
 
     /// Changes the local ACK timeout; a deadline that is already set does not change.
@@ -27,39 +33,39 @@ impl RetransmitTimer {
 
     #[inline]
     pub(crate) fn deadline(&self) -> Option<Instant> {
-        self.deadline
+        (self.deadline_nanos != NEVER_NANOS).then_some(Instant::from_nanos(self.deadline_nanos))
     }
 
     #[inline]
     pub(crate) fn start(&mut self, now: Instant) {
-        if self.deadline.is_none() {
+        if self.deadline_nanos == NEVER_NANOS {
             self.restart(now);
         }
     }
 
     /// Arms the timer for `wait_nanos`, but not beyond the end of the local ACK timeout that began at `since`.
     pub(crate) fn restart_for(&mut self, now: Instant, wait_nanos: u64, since: Instant) {
-        let passed = now.nanos_since(since);
-        let left_nanos = self.rto_nanos.map_or(wait_nanos, |rto| rto.saturating_sub(passed));
-        self.deadline = Some(now.plus_nanos(left_nanos.min(wait_nanos)));
+        let left_nanos = self.rto_nanos.saturating_sub(now.nanos_since(since));
+        self.deadline_nanos = now.plus_nanos(left_nanos.min(wait_nanos)).as_nanos();
     }
 
     pub(crate) fn has_passed(&self, since: Instant, now: Instant) -> bool {
-        self.rto_nanos.is_some_and(|rto| now.nanos_since(since) >= rto)
+        now.nanos_since(since) >= self.rto_nanos
     }
 
+    /// Arms the timer for the local ACK timeout; if this timeout is disabled, disarms the timer.
     #[inline]
     pub(crate) fn restart(&mut self, now: Instant) {
-        self.deadline = self.rto_nanos.map(|rto_nanos| now.plus_nanos(rto_nanos));
+        self.deadline_nanos = now.plus_nanos(self.rto_nanos).as_nanos();
     }
 
     #[inline]
     pub(crate) fn stop(&mut self) {
-        self.deadline = None;
+        self.deadline_nanos = NEVER_NANOS;
     }
 
     pub(crate) fn take_expired(&mut self, now: Instant) -> bool {
-        let expired = self.deadline.is_some_and(|deadline| deadline <= now);
+        let expired = self.deadline().is_some_and(|deadline| deadline <= now);
         if expired {
             self.stop();
         }
@@ -216,8 +222,8 @@ fn floor_nanos(in_flight_pkts: u32) -> u64 {
     if in_flight_pkts <= RTO_LOW_PKTS { RTO_LOW_NANOS } else { RTO_HIGH_NANOS }
 }
 
-fn rto_nanos(timeout: u8) -> Option<u64> {
-    (timeout != 0).then(|| TIMEOUT_UNIT_NANOS << (timeout & 0x1F))
+fn rto_nanos(timeout: u8) -> u64 {
+    if timeout == 0 { NEVER_NANOS } else { TIMEOUT_UNIT_NANOS << (timeout & 0x1F) }
 }
 
 #[cfg(test)]

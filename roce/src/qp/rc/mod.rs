@@ -33,4 +33,7 @@ pub(crate) struct Rc {
     /// True if the last quantum (`TX_QUANTUM_PKTS`) ended before all READ responses were sent: the next quantum starts
     /// with requests.
     pub requests_first: bool,
+    /// False only if the responder has no response to send. A message that is only sent accesses this flag in place of
+    /// the responder, which is in further cache lines.
+    pub has_responses: bool,
 }

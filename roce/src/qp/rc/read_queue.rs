@@ -155,9 +155,8 @@ impl Allowance {
 }
 
 #[derive(Debug)]
-#[repr(C)] // only `queue` is needed by each message: `Responder` has further such fields after `queue`
+#[repr(C)] // the fields from `resources` on are those that each message received needs
 pub(crate) struct ReadQueue {
-    resources: VecDeque<ResponderResource>,
     allowance: Allowance,
     duplicates_max: usize,
     new_reads: usize,
@@ -165,12 +164,13 @@ pub(crate) struct ReadQueue {
     limit: u8,
     /// True under selective repeat, where a duplicate requests lost responses only.
     retransmits_parts: bool,
+    resources: VecDeque<ResponderResource>,
     queue: VecDeque<Waiting>,
 }
 
 impl ReadQueue {
-    /// Offset of `queue`, in bytes.
-    pub(crate) const QUEUE_AT: usize = offset_of!(ReadQueue, queue);
+    /// Offset of the state that each message received needs, in bytes; the fields before it are for READs only.
+    pub(crate) const HOT_AT: usize = offset_of!(ReadQueue, resources);
 
     /// Creates an empty queue and history for `limit` READs. The queue also has room for `duplicates_max` duplicates,
     /// or under go-back-N (`None`) for `limit` duplicates, because a go-back-N peer retransmits all outstanding READs.
@@ -180,20 +180,15 @@ impl ReadQueue {
         let duplicates_max = if places == 0 { 0 } else { duplicates_max.unwrap_or(places) };
         let queue = VecDeque::with_capacity(places + duplicates_max);
         ReadQueue {
-            resources: VecDeque::with_capacity(places),
             allowance: Allowance { since: Instant::ZERO },
             duplicates_max,
             new_reads: 0,
             mtu_bytes,
             limit,
             retransmits_parts,
+            resources: VecDeque::with_capacity(places),
             queue,
         }
-    }
-
-    #[inline]
-    pub(crate) fn is_empty(&self) -> bool {
-        self.queue.is_empty()
     }
 
     fn is_full(&self) -> bool {

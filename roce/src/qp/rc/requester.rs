@@ -1,7 +1,5 @@
 //! The requester: segments work requests into request packets, and retransmits lost packets (IBA 9.7.2 to 9.7.6).
 
-use std::mem::offset_of;
-
 use super::ack_req::AckReq;
 use super::events::ResponseEvent;
 use crate::congestion::loss_window::LossWindow;
@@ -26,14 +24,13 @@ const RNR_RETRY_FOREVER: u8 = 7;
 
 /// Parameters of a requester, known at the transition to RTS; fields as in [`ConnAttr`].
 #[derive(Clone, Copy, Debug)]
-#[repr(C)] // the fields before `timeout` are those that each message needs
 pub(crate) struct RequesterConfig {
+    pub first_psn: Psn,
     pub mtu_bytes: u32,
+    pub timeout: u8,
     pub retry_count: u8,
     pub rnr_retry: u8,
     pub max_rd_atomic: u8,
-    pub timeout: u8,
-    pub first_psn: Psn,
     pub congestion: CongestionScheme,
     pub link_bits_per_sec: u64,
     pub recovery: RecoveryScheme,
@@ -42,12 +39,12 @@ pub(crate) struct RequesterConfig {
 impl RequesterConfig {
     pub(crate) fn new(conn: &ConnAttr, first_psn: Psn, link_bits_per_sec: u64) -> Self {
         RequesterConfig {
+            first_psn,
             mtu_bytes: conn.path_mtu.bytes(),
+            timeout: conn.timeout,
             retry_count: conn.retry_count,
             rnr_retry: conn.rnr_retry,
             max_rd_atomic: conn.max_rd_atomic,
-            timeout: conn.timeout,
-            first_psn,
             congestion: conn.congestion.unwrap_or_default(),
             link_bits_per_sec,
             recovery: conn.recovery,
@@ -68,7 +65,8 @@ struct LocalFault {
     status: WcStatus,
 }
 
-#[repr(C)] // the order puts the cache lines that each message needs side by side
+///
+/// Each message needs all this state, so further parameters of [`RequesterConfig`] are not stored.
 pub(crate) struct Requester {
     pub(super) recovery: Recovery,
     pub(super) loss_timer: LossTimer,
@@ -80,17 +78,17 @@ pub(crate) struct Requester {
     pub(super) rnr_until: Option<Instant>,
     local_fault: Option<LocalFault>,
     ack_req: AckReq,
+    mtu_bytes: u32,
+    max_rd_atomic: u8,
+    retry_count: u8,
+    rnr_retry: u8,
     pub(super) retries_left: u8,
     pub(super) rnr_retries_left: u8,
     /// True in state SQD: no further work request starts.
     draining: bool,
-    pub(super) config: RequesterConfig,
 }
 
 impl Requester {
-    /// Number of bytes, from the first field on, that contain the state which each message needs.
-    pub(crate) const HOT_BYTES: usize = offset_of!(Requester, config) + offset_of!(RequesterConfig, timeout);
-
     pub(crate) fn new(config: RequesterConfig) -> Self {
         Requester {
             recovery: Recovery::new(config.recovery, config.first_psn),
@@ -100,16 +98,19 @@ impl Requester {
             rnr_until: None,
             local_fault: None,
             ack_req: AckReq::default(),
+            mtu_bytes: config.mtu_bytes,
+            max_rd_atomic: config.max_rd_atomic,
+            retry_count: config.retry_count,
+            rnr_retry: config.rnr_retry,
             retries_left: config.retry_count,
             rnr_retries_left: config.rnr_retry,
             draining: false,
-            config,
         }
     }
 
     #[inline]
     pub(crate) fn mtu_bytes(&self) -> u32 {
-        self.config.mtu_bytes
+        self.mtu_bytes
     }
 
     /// Returns una, and the number of PSNs sent from una on.
@@ -151,12 +152,16 @@ impl Requester {
         self.draining = draining;
     }
 
-    /// Changes the parameters. An armed timer keeps its deadline.
-    pub(crate) fn reconfigure(&mut self, config: RequesterConfig) {
-        if config.congestion != self.config.congestion {
+    /// Changes the parameters. An armed timer keeps its deadline. Congestion control starts anew if
+    /// `is_congestion_changed`.
+    pub(crate) fn reconfigure(&mut self, config: RequesterConfig, is_congestion_changed: bool) {
+        if is_congestion_changed {
             self.congestion = Congestion::new(&config.congestion, config.link_bits_per_sec);
         }
-        self.config = config;
+        self.mtu_bytes = config.mtu_bytes;
+        self.max_rd_atomic = config.max_rd_atomic;
+        self.retry_count = config.retry_count;
+        self.rnr_retry = config.rnr_retry;
         self.loss_timer.set_timeout(config.timeout);
         self.retries_left = config.retry_count;
         self.rnr_retries_left = config.rnr_retry;
@@ -199,7 +204,7 @@ impl Requester {
             let Some(open) = outstanding.queue().open(place.index, tx.memory, tx.pd) else {
                 return TxOutcome::Done;
             };
-            let (op, len_bytes, mtu_bytes) = (&open.wqe.op, open.wqe.list.len_bytes, self.config.mtu_bytes);
+            let (op, len_bytes, mtu_bytes) = (&open.wqe.op, open.wqe.list.len_bytes, self.mtu_bytes);
             let part = segment(op, len_bytes, place.packet, mtu_bytes, is_selective);
             if part.opcode == Opcode::RC_RDMA_READ_REQUEST {
                 match self.send_read(outstanding, part, (psn, place, in_flight_pkts_max), tx) {
@@ -233,7 +238,7 @@ impl Requester {
 
     #[inline]
     fn is_at_max_reads(&self, outstanding: &Outstanding) -> bool {
-        outstanding.read_requests_in_flight(self.recovery.una()) >= u32::from(self.config.max_rd_atomic)
+        outstanding.read_requests_in_flight(self.recovery.una()) >= u32::from(self.max_rd_atomic)
     }
 
     /// Returns the number of PSNs of the READ request to send at `place`; `None` if no READ request may be sent now.
@@ -267,7 +272,7 @@ impl Requester {
         let kind = Kind { is_read, takes_receive: takes_receive(&wqe.op) };
         let is_fenced = wqe.flags.fence;
         let len_bytes = wqe.list.len_bytes;
-        let max_reads = u32::from(self.config.max_rd_atomic);
+        let max_reads = u32::from(self.max_rd_atomic);
         if is_read && max_reads == 0 {
             // If `max_rd_atomic` is 0, no READ request may be sent: the READ fails, because otherwise it would never
             // complete.
@@ -276,7 +281,7 @@ impl Requester {
         if (is_read && self.is_at_max_reads(outstanding)) || (is_fenced && outstanding.assigned_reads() > 0) {
             return None;
         }
-        outstanding.assign(len_bytes, kind, self.recovery.sent(), self.config.mtu_bytes)
+        outstanding.assign(len_bytes, kind, self.recovery.sent(), self.mtu_bytes)
     }
 
     /// Records that the next work request cannot start: it completes with `status` when it is the oldest.
@@ -310,7 +315,7 @@ impl Requester {
         let mut is_doubled = false;
         if is_selective || is_retransmission {
             let Some(span) = self.read_span(outstanding, place) else { return Ok(false) };
-            part.limit_read(span, self.config.mtu_bytes);
+            part.limit_read(span, self.mtu_bytes);
             is_doubled = self.congestion.is_window() && self.recovery.doubles_read(part.psn_span);
         }
         let mut spec = tx.builder.packet(part.opcode, psn, 0);
@@ -322,7 +327,7 @@ impl Requester {
         self.account_for(psn, &part, tx);
         if !self.congestion.is_window() {
             let response = Opcode::RC_RDMA_READ_RESPONSE_MIDDLE;
-            let frame_bytes = tx.builder.frame_bytes(response, self.config.mtu_bytes);
+            let frame_bytes = tx.builder.frame_bytes(response, self.mtu_bytes);
             self.congestion.on_read_sent(tx.now, part.psn_span, frame_bytes);
         }
         if is_doubled {
@@ -444,10 +449,10 @@ impl Requester {
             self.notify_congestion(now, &result, rtt_nanos);
         }
         if result.is_executed {
-            self.rnr_retries_left = self.config.rnr_retry;
+            self.rnr_retries_left = self.rnr_retry;
         }
         if result.acked_pkts > 0 {
-            self.retries_left = self.config.retry_count;
+            self.retries_left = self.retry_count;
         } else if result.has_gone_back {
             return self.use_retry(counters);
         }
@@ -477,8 +482,8 @@ impl Requester {
     ) -> Option<WcStatus> {
         let refusal = self.recovery.on_refused(next, outstanding, self.loss_timer.ack_time(now));
         if refusal.is_progress {
-            self.retries_left = self.config.retry_count;
-            self.rnr_retries_left = self.config.rnr_retry;
+            self.retries_left = self.retry_count;
+            self.rnr_retries_left = self.rnr_retry;
         }
         if self.rnr_until.is_some() || refusal.in_flight_pkts == 0 {
             return None; // an RNR NAK within the RNR wait, or with nothing in flight
@@ -488,12 +493,12 @@ impl Requester {
             self.loss_timer.stop();
             return Some(WcStatus::RnrRetryExcErr);
         }
-        if self.config.rnr_retry != RNR_RETRY_FOREVER {
+        if self.rnr_retry != RNR_RETRY_FOREVER {
             self.rnr_retries_left -= 1;
         }
         // An RNR NAK shows that packet `next` arrived, and therefore restores the retry count. Otherwise the NAK (PSN
         // sequence error) that Linux's rxe sends after each RNR NAK would use up the retry count.
-        self.retries_left = self.config.retry_count;
+        self.retries_left = self.retry_count;
         self.recovery.go_back();
         self.loss_timer.on_rnr_nak();
         self.rnr_until = Some(now.plus_nanos(wait_nanos));
@@ -513,7 +518,7 @@ impl Requester {
         if self.rnr_until.is_some_and(|until| until <= now) {
             self.rnr_until = None;
             if self.loss_timer.on_rnr_wait_over(&self.recovery, now) {
-                self.retries_left = self.config.retry_count;
+                self.retries_left = self.retry_count;
             }
         }
         if self.loss_timer.take_expired(&mut self.recovery, now)? {

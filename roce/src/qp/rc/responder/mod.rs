@@ -39,7 +39,7 @@ use crate::wire::{NakCode, Operation, Packet};
 
 pub(crate) use config::{ResponderAction, ResponderConfig};
 
-use ack::{AckPolicy, Due};
+use ack::AckPolicy;
 use order::{Disposition, Order};
 use transmit::Transmitter;
 
@@ -55,8 +55,8 @@ pub(crate) struct Responder {
 }
 
 impl Responder {
-    /// Offset of the state that each message needs, in bytes; the fields before this offset are for READs only.
-    pub(crate) const HOT_AT: usize = ReadQueue::QUEUE_AT;
+    /// Offset of the state that each message received needs, in bytes; the fields before this offset are for READs only.
+    pub(crate) const HOT_AT: usize = ReadQueue::HOT_AT;
 
     pub(crate) fn new(config: ResponderConfig) -> Self {
         let recovery = ResponderRecovery::new(config.recovery);
@@ -73,10 +73,6 @@ impl Responder {
 
     pub(crate) fn expected_psn(&self) -> Psn {
         self.order.expected()
-    }
-
-    pub(crate) fn has_answers(&self) -> bool {
-        self.acks.due() != Due::Nothing || !self.reads.is_empty()
     }
 
     /// Returns whether the packet with the expected PSN is buffered or placed.
