@@ -13,9 +13,9 @@ use crate::neighbour::Resolution;
 use crate::port::Port;
 use crate::qp::emit::QpHeaders;
 use crate::qp::outstanding::Outstanding;
-use crate::qp::rc::Rc;
 use crate::qp::rc::requester::{Requester, RequesterConfig};
 use crate::qp::rc::responder::{Responder, ResponderConfig};
+use crate::qp::rc::{Rc, Responses};
 use crate::qp::state::check_transition;
 use crate::qp::uc::Uc;
 use crate::qp::uc::receiver::Receiver;
@@ -99,13 +99,14 @@ impl<P: Port> Engine<P> {
             (_, QpState::Err) => return self.enter_error(slot, None),
             (QpState::Init, QpState::Rtr) => {
                 let service = service_of(qp.init.service, &attributes, link_bits_per_sec);
-                let is_rc = qp.init.service == ServiceType::Rc;
-                if is_rc && attributes.conn.recovery.buffered_pkts_max().is_some() {
+                if matches!(service, Service::Rc(_)) && attributes.conn.recovery.buffered_pkts_max().is_some()
+                {
                     self.reorder.open(slot);
                 }
                 qp.connection = route.map(|Route { handle, headers, source_ports }| {
                     let address_handle = self.address_handles.acquire(handle);
-                    Connection { service, address_handle, headers, source_ports }
+                    let access = attributes.conn.access;
+                    Connection { service, address_handle, headers, source_ports, access }
                 });
             }
             (QpState::Rtr, QpState::Rts) => {
@@ -119,12 +120,8 @@ impl<P: Port> Engine<P> {
                     if let Some(route) = route {
                         set_route(connection, route, &mut self.address_handles);
                     }
-                    if let Service::Rc(rc) = &mut connection.service {
-                        let config =
-                            RequesterConfig::new(&attributes.conn, attributes.sq_psn, link_bits_per_sec);
-                        rc.requester.reconfigure(config, is_congestion_changed);
-                        set_traffic_class(connection, &attributes, &mut self.address_handles);
-                    }
+                    let handles = &mut self.address_handles;
+                    reconfigure(connection, &attributes, is_congestion_changed, link_bits_per_sec, handles);
                 }
             }
             (QpState::Sqe, QpState::Rts) => {
@@ -237,8 +234,7 @@ fn service_of(service: ServiceType, attributes: &Attributes, link_bits_per_sec: 
         ServiceType::Rc => Service::Rc(Rc {
             requester: Requester::new(RequesterConfig::new(conn, *sq_psn, link_bits_per_sec)),
             responder: Responder::new(ResponderConfig::new(conn, *rq_psn)),
-            requests_first: false,
-            has_responses: false,
+            responses: Responses::None,
         }),
         ServiceType::Uc => Service::Uc(Uc {
             sender: Sender::new(conn, *sq_psn, link_bits_per_sec),
@@ -273,6 +269,21 @@ struct Route {
     handle: AddressHandle,
     headers: QpHeaders,
     source_ports: SourcePorts,
+}
+
+/// Applies changed timers, retry counts and congestion control to a reliable connection in SQD.
+fn reconfigure(
+    connection: &mut Connection,
+    attributes: &Attributes,
+    is_congestion_changed: bool,
+    link_bits_per_sec: u64,
+    address_handles: &mut AddressHandles,
+) {
+    if let Service::Rc(rc) = &mut connection.service {
+        let config = RequesterConfig::new(&attributes.conn, attributes.sq_psn, link_bits_per_sec);
+        rc.requester.reconfigure(config, is_congestion_changed);
+        set_traffic_class(connection, attributes, address_handles);
+    }
 }
 
 /// Changes the traffic class of a connection after its congestion control, and thereby whether its packets are ECT(0).

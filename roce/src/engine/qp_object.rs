@@ -14,7 +14,6 @@ use crate::qp::outstanding::Outstanding;
 use crate::qp::rc::Rc;
 use crate::qp::rc::reorder_buffer::ReorderStore;
 use crate::qp::rc::requester::Requester;
-use crate::qp::rc::responder::Responder;
 use crate::qp::receives::Receives;
 use crate::qp::uc::Uc;
 use crate::qp::{AddressVector, ConnAttr, QpInit, QpState};
@@ -113,14 +112,16 @@ pub(super) struct Connection {
     pub address_handle: AddressHandleId,
     pub headers: QpHeaders,
     pub source_ports: SourcePorts,
+    /// Attribute `access` of the queue pair, for each request.
+    pub access: Access,
 }
 
 /// A queue pair. The order of the fields puts the cache lines that a SEND needs side by side:
 ///
 /// ```text
-///   outstanding | requester | READs | responder | headers | flags | receives | first counters | rest
-///   '--- sent: `SEND` ------'                   '--- sent: `BOTH` ---------------------------'
-///                                   '--- received: `RECEIVE` --------------------------------'
+///   outstanding | requester | responder | headers | flags | receives | first counters | rest
+///   '--- sent: `SEND` ------'           '--- sent: `BOTH` ---------------------------'
+///                           '--- received: `RECEIVE` --------------------------------'
 /// ```
 #[repr(C, align(64))]
 pub(super) struct Qp {
@@ -142,8 +143,6 @@ pub(super) struct Qp {
     pub flushing: bool,
     /// Attribute `min_rnr_timer` of `attributes`, for each request.
     pub min_rnr_timer: u8,
-    /// Attribute `access` of `attributes`, for each request.
-    pub access: Access,
     /// Protection domain, as in `init`.
     pub pd: PdId,
     pub qpn: Qpn,
@@ -164,11 +163,11 @@ impl Qp {
     /// Bytes that each message needs, sent or received.
     pub(super) const BOTH: Range<usize> = {
         let end = offset_of!(Qp, counters) + HOT_COUNTERS * size_of::<u64>();
-        offset_of!(Qp, connection) + offset_of!(Rc, requests_first)..end
+        offset_of!(Qp, connection) + offset_of!(Rc, responses)..end
     };
     /// Bytes that a message received needs.
     pub(super) const RECEIVE: Range<usize> =
-        offset_of!(Qp, connection) + offset_of!(Rc, responder) + Responder::HOT_AT..Qp::BOTH.end;
+        offset_of!(Qp, connection) + offset_of!(Rc, responder)..Qp::BOTH.end;
 
     /// Creates a queue pair in RESET.
     pub(super) fn new(
@@ -190,7 +189,6 @@ impl Qp {
             cnp_due: false,
             flushing: false,
             min_rnr_timer: attributes.conn.min_rnr_timer,
-            access: attributes.conn.access,
             pd: init.pd,
             qpn,
             send_cq,
@@ -209,7 +207,9 @@ impl Qp {
 
     pub(super) fn set_attributes(&mut self, attributes: Attributes) {
         self.min_rnr_timer = attributes.conn.min_rnr_timer;
-        self.access = attributes.conn.access;
+        if let Some(connection) = &mut self.connection {
+            connection.access = attributes.conn.access;
+        }
         self.attributes = attributes;
     }
 

@@ -14,7 +14,6 @@ use crate::qp::segment::packets_in;
 use crate::time::Instant;
 use crate::wire::Reth;
 use std::collections::VecDeque;
-use std::mem::offset_of;
 
 /// Number of times that all responses of a READ may be retransmitted while the responder remembers the READ. At 5 %
 /// loss, with 256 responses in flight, a go-back-N peer requests all responses of a READ 13 times.
@@ -155,7 +154,6 @@ impl Allowance {
 }
 
 #[derive(Debug)]
-#[repr(C)] // the fields from `resources` on are those that each message received needs
 pub(crate) struct ReadQueue {
     allowance: Allowance,
     duplicates_max: usize,
@@ -169,9 +167,6 @@ pub(crate) struct ReadQueue {
 }
 
 impl ReadQueue {
-    /// Offset of the state that each message received needs, in bytes; the fields before it are for READs only.
-    pub(crate) const HOT_AT: usize = offset_of!(ReadQueue, resources);
-
     /// Creates an empty queue and history for `limit` READs. The queue also has room for `duplicates_max` duplicates,
     /// or under go-back-N (`None`) for `limit` duplicates, because a go-back-N peer retransmits all outstanding READs.
     pub(crate) fn new(limit: u8, duplicates_max: Option<usize>, mtu_bytes: u32) -> Self {

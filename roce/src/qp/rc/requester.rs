@@ -17,7 +17,7 @@ use crate::qp::segment::{Segment, segment};
 use crate::queue::{SendOp, WcStatus};
 use crate::recovery::loss_timer::LossTimer;
 use crate::recovery::{AckEvent, Expiry, Nak, Recovery, RecoveryResult, RecoveryScheme};
-use crate::time::Instant;
+use crate::time::{Instant, OptionalInstant};
 use crate::wire::{Opcode, PacketSpec, RecvEth, Reth};
 
 const RNR_RETRY_FOREVER: u8 = 7;
@@ -75,7 +75,7 @@ pub(crate) struct Requester {
     /// Under selective repeat, if the peer's reorder buffer had no room, limits the number of PSNs sent from una on.
     loss_window: LossWindow,
     /// RNR wait: no request is sent before this time.
-    pub(super) rnr_until: Option<Instant>,
+    pub(super) rnr_until: OptionalInstant,
     local_fault: Option<LocalFault>,
     ack_req: AckReq,
     mtu_bytes: u32,
@@ -95,7 +95,7 @@ impl Requester {
             loss_timer: LossTimer::new(config.recovery, config.timeout),
             congestion: Congestion::new(&config.congestion, config.link_bits_per_sec),
             loss_window: LossWindow::default(),
-            rnr_until: None,
+            rnr_until: OptionalInstant::NONE,
             local_fault: None,
             ack_req: AckReq::default(),
             mtu_bytes: config.mtu_bytes,
@@ -142,10 +142,7 @@ impl Requester {
     /// Returns the time at which the engine must call `on_time`.
     #[inline]
     pub(crate) fn deadline(&self) -> Option<Instant> {
-        match (self.loss_timer.deadline(), self.rnr_until) {
-            (Some(a), Some(b)) => Some(if a < b { a } else { b }),
-            (a, b) => a.or(b),
-        }
+        self.loss_timer.deadline().min(self.rnr_until).get()
     }
 
     pub(crate) fn set_draining(&mut self, draining: bool) {
@@ -174,7 +171,7 @@ impl Requester {
         outstanding: &mut Outstanding,
         tx: &mut TxContext<'_, P>,
     ) -> TxOutcome {
-        if self.rnr_until.is_some() {
+        if !self.rnr_until.is_none() {
             return TxOutcome::Done;
         }
         let in_flight_pkts_max = self.in_flight_pkts_max();
@@ -435,7 +432,7 @@ impl Requester {
             } else {
                 self.congestion.follows_round_trip()
             };
-        let is_rnr_wait = self.rnr_until.is_some();
+        let is_rnr_wait = !self.rnr_until.is_none();
         let rtt_nanos = self.loss_timer.on_result(&mut self.recovery, &result, samples_ack, is_rnr_wait, now);
         if result.changes_loss_window {
             // An implied NAK does not reduce the loss window, for two reasons: READ responses received above the lost
@@ -485,7 +482,7 @@ impl Requester {
             self.retries_left = self.retry_count;
             self.rnr_retries_left = self.rnr_retry;
         }
-        if self.rnr_until.is_some() || refusal.in_flight_pkts == 0 {
+        if !self.rnr_until.is_none() || refusal.in_flight_pkts == 0 {
             return None; // an RNR NAK within the RNR wait, or with nothing in flight
         }
         if self.rnr_retries_left == 0 {
@@ -501,7 +498,7 @@ impl Requester {
         self.retries_left = self.retry_count;
         self.recovery.go_back();
         self.loss_timer.on_rnr_nak();
-        self.rnr_until = Some(now.plus_nanos(wait_nanos));
+        self.rnr_until = OptionalInstant::some(now.plus_nanos(wait_nanos));
         None
     }
 
@@ -515,8 +512,8 @@ impl Requester {
         outstanding: &mut Outstanding,
         counters: &mut QpCounters,
     ) -> Option<WcStatus> {
-        if self.rnr_until.is_some_and(|until| until <= now) {
-            self.rnr_until = None;
+        if self.rnr_until.get().is_some_and(|until| until <= now) {
+            self.rnr_until = OptionalInstant::NONE;
             if self.loss_timer.on_rnr_wait_over(&self.recovery, now) {
                 self.retries_left = self.retry_count;
             }

@@ -46,28 +46,29 @@ use transmit::Transmitter;
 #[derive(Debug)]
 #[repr(C)] // the order puts the cache lines that each message needs side by side
 pub(crate) struct Responder {
-    reads: ReadQueue,
     acks: AckPolicy,
     order: Order,
     recovery: ResponderRecovery,
     msn: Msn,
+    /// Whether `reads` may have a READ in its queue or history: whether a READ was executed.
+    has_reads: bool,
     inbound: Inbound,
+    /// Boxed, because messages other than READs need only `has_reads`.
+    reads: Box<ReadQueue>,
 }
 
 impl Responder {
-    /// Offset of the state that each message received needs, in bytes; the fields before this offset are for READs only.
-    pub(crate) const HOT_AT: usize = ReadQueue::HOT_AT;
-
     pub(crate) fn new(config: ResponderConfig) -> Self {
         let recovery = ResponderRecovery::new(config.recovery);
         let duplicates_max = recovery.duplicate_reads_max();
         Responder {
-            reads: ReadQueue::new(config.max_dest_rd_atomic, duplicates_max, config.mtu_bytes),
             acks: AckPolicy::new(config.first_psn),
             order: Order::new(&config),
             recovery,
             msn: start::MSN,
+            has_reads: false,
             inbound: Inbound::new(config.mtu_bytes, recovery.accepts_numbered_sends()),
+            reads: Box::new(ReadQueue::new(config.max_dest_rd_atomic, duplicates_max, config.mtu_bytes)),
         }
     }
 
@@ -131,9 +132,14 @@ impl Responder {
         let reth = read::authorize(request, &self.reads, rx)?;
         self.msn = self.msn.next();
         let read = ReadRequest::new(request.psn(), reth, self.msn, self.inbound.mtu_bytes());
-        self.reads.push(read);
+        self.queue_read(read);
         rx.counters.rx_read_requests += 1;
         Ok(read.packets)
+    }
+
+    fn queue_read(&mut self, read: ReadRequest) {
+        self.has_reads = true;
+        self.reads.push(read);
     }
 
     #[inline]
@@ -326,6 +332,7 @@ impl Responder {
             mtu_bytes: self.inbound.mtu_bytes(),
             msn: self.msn,
             reads: &mut self.reads,
+            has_reads: self.has_reads,
             acks: &mut self.acks,
         }
     }
