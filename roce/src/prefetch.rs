@@ -1,18 +1,21 @@
 //! Prefetch of state that a later packet needs.
 #![allow(unsafe_code)]
 
-/// Starts to load all cache lines of `value`, and does not wait for them. No effect on other CPUs than x86-64.
+use std::ops::Range;
+
+/// Starts to load the cache lines of the bytes `range` of `value`, and does not wait for them. No effect on other CPUs
+/// than x86-64.
 #[inline]
 #[cfg(all(target_arch = "x86_64", not(miri)))]
-pub(crate) fn prefetch<T>(value: &T) {
+pub(crate) fn prefetch<T>(value: &T, range: Range<usize>) {
     use std::arch::x86_64::{_MM_HINT_T0, _mm_prefetch};
     const CACHE_LINE_BYTES: usize = 64;
     let start = std::ptr::from_ref(value).cast::<i8>();
-    for offset in (0..size_of::<T>()).step_by(CACHE_LINE_BYTES) {
+    for offset in range.step_by(CACHE_LINE_BYTES) {
         // SAFETY: a prefetch reads no value and cannot fault, whatever the address.
         unsafe { _mm_prefetch::<_MM_HINT_T0>(start.wrapping_add(offset)) };
     }
 }
 
 #[cfg(not(all(target_arch = "x86_64", not(miri))))]
-pub(crate) fn prefetch<T>(_: &T) {}
+pub(crate) fn prefetch<T>(_: &T, _: Range<usize>) {}

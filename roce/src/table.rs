@@ -4,7 +4,7 @@
 //! ```text
 //!   number, all bits random --its low bits--> index: | number, slot | .. | number, GONE | ..
 //!                                                           |
-//!   slots, dense:  | (number, object) | free | (number, object) | ..
+//!   slots, dense:  | object | free | object | ..
 //! ```
 //!
 //! All bits of a number are random, except the prefix of QPNs. Therefore, in a table of n objects, a guessed number is
@@ -16,6 +16,7 @@
 //! in place of a slot. Otherwise a delayed packet could access a later object of the same number.
 
 use std::collections::VecDeque;
+use std::ops::Range;
 
 use crate::prefetch::prefetch;
 use crate::random::Random;
@@ -49,7 +50,9 @@ pub(crate) struct Table<T> {
     prefix: u32,
     max_len: usize,
     len: usize,
-    slots: Vec<Option<(u32, T)>>,
+    slots: Vec<Option<T>>,
+    /// Number of the object in each slot; the number of a free slot has no meaning.
+    numbers: Vec<u32>,
     free: Vec<u32>,
     /// Hash table; its length is a power of two. A number is inserted into the entry that its low bits select or, if
     /// this entry is occupied, into the next free entry.
@@ -76,6 +79,7 @@ impl<T> Table<T> {
             max_len,
             len: 0,
             slots: Vec::new(),
+            numbers: Vec::new(),
             free: Vec::new(),
             index: vec![EMPTY; PLACES_MIN].into_boxed_slice(),
             quarantine: VecDeque::new(),
@@ -119,10 +123,16 @@ impl<T> Table<T> {
                 break drawn;
             }
         };
-        let object = Some((number, make(number, slot as usize)));
+        let object = Some(make(number, slot as usize));
         match self.slots.get_mut(slot as usize) {
-            Some(free) => *free = object,
-            None => self.slots.push(object),
+            Some(free) => {
+                *free = object;
+                self.numbers[slot as usize] = number;
+            }
+            None => {
+                self.slots.push(object);
+                self.numbers.push(number);
+            }
         }
         self.len += 1;
         self.reserve_place();
@@ -132,7 +142,7 @@ impl<T> Table<T> {
 
     #[inline]
     pub(crate) fn get(&self, number: u32) -> Option<&T> {
-        self.slots.get(self.find(number))?.as_ref().map(|(_, value)| value)
+        self.slots.get(self.find(number))?.as_ref()
     }
 
     #[inline]
@@ -145,7 +155,7 @@ impl<T> Table<T> {
     pub(crate) fn remove(&mut self, number: u32) -> Option<T> {
         let place = self.place_of(number)?;
         let slot = std::mem::replace(&mut self.index[place].slot, GONE);
-        let (_, value) = self.slots.get_mut(slot as usize)?.take()?;
+        let value = self.slots.get_mut(slot as usize)?.take()?;
         self.free.push(slot);
         self.len -= 1;
         if self.quarantine.len() == QUARANTINE_NUMBERS
@@ -164,19 +174,20 @@ impl<T> Table<T> {
         (slot < self.slots.len()).then_some(slot)
     }
 
-    /// Prefetches the object in `slot`.
+    /// Prefetches the bytes `range` of the object in `slot`.
     #[inline]
-    pub(crate) fn prefetch(&self, slot: usize) {
-        self.slots.get(slot).into_iter().for_each(prefetch);
+    pub(crate) fn prefetch(&self, slot: usize, range: Range<usize>) {
+        self.slots.get(slot).into_iter().for_each(|object| prefetch(object, range.clone()));
     }
 
     #[inline]
     pub(crate) fn at_mut(&mut self, slot: usize) -> Option<&mut T> {
-        self.slots.get_mut(slot)?.as_mut().map(|(_, value)| value)
+        self.slots.get_mut(slot)?.as_mut()
     }
 
     pub(crate) fn iter(&self) -> impl Iterator<Item = (u32, &T)> {
-        self.slots.iter().flatten().map(|(number, value)| (*number, value))
+        let objects = self.numbers.iter().zip(&self.slots);
+        objects.filter_map(|(number, object)| Some((*number, object.as_ref()?)))
     }
 
     /// Returns the slot of the object with this number; for an unknown number, an index out of the range of slots.

@@ -6,12 +6,13 @@ use super::ingress::refusal_event;
 use super::limits::{
     CACHED_QPS, NEIGHBOUR_FRAMES_PER_POLL, PREFETCH_AHEAD_QPS, TX_BUDGET_PKTS, TX_QUANTUM_PKTS,
 };
-use super::qp_object::{Connection, Service};
+use super::qp_object::{Connection, Qp, Service};
 use super::{Engine, Outgoing};
 use crate::port::Port;
 use crate::qp::QpState;
 use crate::qp::context::{TxContext, TxOutcome};
 use crate::qp::emit::PacketBuilder;
+use crate::qp::rc::Responses;
 
 impl<P: Port> Engine<P> {
     /// Sends packets of scheduled queue pairs, and returns the number of packets sent.
@@ -26,10 +27,8 @@ impl<P: Port> Engine<P> {
         let mut budget = TX_BUDGET_PKTS;
         while budget > 0 {
             let Some(slot) = self.tx_ready.pop_front() else { break };
-            if self.qps.len() > CACHED_QPS
-                && let Some(next) = self.tx_ready.get(PREFETCH_AHEAD_QPS)
-            {
-                self.qps.prefetch(*next);
+            if self.qps.len() > CACHED_QPS {
+                self.prefetch_ready();
             }
             let mut quantum = TX_QUANTUM_PKTS.min(budget);
             let before = quantum;
@@ -54,10 +53,28 @@ impl<P: Port> Engine<P> {
         TX_BUDGET_PKTS - budget
     }
 
+    /// Prefetches a queue pair that transmits soon, and the state to which the next queue pair has pointers.
+    #[inline(never)]
+    fn prefetch_ready(&mut self) {
+        if let Some(soon) = self.tx_ready.get(PREFETCH_AHEAD_QPS) {
+            self.qps.prefetch(*soon, Qp::BOTH);
+            self.qps.prefetch(*soon, Qp::SEND);
+        }
+        if let Some(next) = self.tx_ready.front()
+            && let Some(qp) = self.qps.at_mut(*next)
+            && qp.has_sends
+        {
+            qp.outstanding.prefetch_next();
+        }
+    }
+
     #[inline]
     fn transmit_qp(&mut self, slot: usize, outgoing: Outgoing, quantum: &mut u32) -> TxOutcome {
         let Some(qp) = self.qps.at_mut(slot) else { return TxOutcome::Done };
         qp.scheduled = false;
+        // If no work request is outstanding, the requester is not accessed, because the access would load several cache
+        // lines of requester state for each ACK sent.
+        let may_request = matches!(qp.state, QpState::Rts | QpState::Sqd) && qp.has_sends();
         let Some(Connection { service: Service::Rc(rc), address_handle, headers, .. }) = &mut qp.connection
         else {
             return self.transmit_uc(slot, quantum);
@@ -68,32 +85,34 @@ impl<P: Port> Engine<P> {
             port: &mut self.port,
             budget: quantum,
             memory: &self.memory,
-            pd: qp.init.pd,
+            pd: qp.pd,
             builder: PacketBuilder { template: &handle.template, headers },
             counters: &mut qp.counters,
         };
-        // If no work request is outstanding, the requester is not accessed, because the access would load several cache
-        // lines of requester state for each ACK sent.
-        let may_request = matches!(qp.state, QpState::Rts | QpState::Sqd) && !qp.outstanding.is_idle();
-        let requests_first = std::mem::take(&mut rc.requests_first) && may_request;
+        let requests_first = rc.responses == Responses::AfterRequests && may_request;
         let mut outcome = TxOutcome::Done;
         if requests_first {
+            rc.responses = Responses::First;
             outcome = rc.requester.transmit(&mut qp.outstanding, &mut tx);
         }
         if matches!(outcome, TxOutcome::Done | TxOutcome::Paced) {
             let answers = match outgoing {
+                _ if rc.responses == Responses::None => TxOutcome::Done,
                 Outgoing::All => rc.responder.transmit(rc.requester.congestion_mut(), &mut tx),
-                Outgoing::Requests if rc.responder.has_answers() => TxOutcome::AckDelayed,
-                Outgoing::Requests => TxOutcome::Done,
+                Outgoing::Requests => TxOutcome::AckDelayed,
             };
             outcome = outcome.and_then(answers);
-            rc.requests_first =
-                !requests_first && !matches!(answers, TxOutcome::Done | TxOutcome::AckDelayed);
+            rc.responses = match answers {
+                TxOutcome::Done => Responses::None,
+                TxOutcome::AckDelayed => Responses::First,
+                _ if requests_first => Responses::First,
+                _ => Responses::AfterRequests,
+            };
         }
         if matches!(outcome, TxOutcome::Done | TxOutcome::AckDelayed) && may_request && !requests_first {
             outcome = outcome.and_then(rc.requester.transmit(&mut qp.outstanding, &mut tx));
         }
-        if let Some(deadline) = rc.requester.deadline().filter(|_| may_request) {
+        if may_request && let Some(deadline) = rc.requester.deadline() {
             self.timers.no_later_than(slot, deadline);
         }
         if outcome == TxOutcome::Paced
@@ -127,7 +146,7 @@ impl<P: Port> Engine<P> {
             port: &mut self.port,
             budget: quantum,
             memory: &self.memory,
-            pd: qp.init.pd,
+            pd: qp.pd,
             builder: PacketBuilder { template: &handle.template, headers },
             counters: &mut qp.counters,
         };

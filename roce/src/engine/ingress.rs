@@ -21,12 +21,12 @@ use crate::wire::{NakCode, Packet, ParseError, Transport, probable_dest_qp};
 /// Builds the `RxContext` of a request to queue pair `$qp`. A function in place of this macro would borrow the whole
 /// engine while `$qp`, a part of the engine, is borrowed.
 macro_rules! rx_context {
-    ($engine:ident, $qp:ident, $slot:expr) => {
+    ($engine:ident, $qp:ident, $access:expr, $slot:expr) => {
         RxContext {
             memory: &$engine.memory,
-            pd: $qp.init.pd,
-            access: $qp.attributes.conn.access,
-            min_rnr_timer: $qp.attributes.conn.min_rnr_timer,
+            pd: $qp.pd,
+            access: $access,
+            min_rnr_timer: $qp.min_rnr_timer,
             receives: &mut $qp.receives,
             srqs: &mut $engine.srqs,
             cqs: &mut $engine.cqs,
@@ -75,7 +75,7 @@ impl<P: Port> Engine<P> {
     fn prefetch_qps(&self, frames: &[P::Frame]) {
         for dest_qp in frames.iter().filter_map(|frame| probable_dest_qp(frame.as_ref())) {
             if let Some(slot) = self.qps.slot_of(dest_qp.value()) {
-                self.qps.prefetch(slot);
+                self.qps.prefetch(slot, Qp::RECEIVE);
             }
         }
     }
@@ -197,10 +197,15 @@ impl<P: Port> Engine<P> {
         if qp.state == QpState::Rtr && !std::mem::replace(&mut qp.established, true) {
             self.events.push_back(Event::CommunicationEstablished(qp.qpn));
         }
-        let Some(Connection { service: Service::Rc(rc), .. }) = &mut qp.connection else { return None };
-        let mut rx = rx_context!(self, qp, slot);
+        let Some(Connection { service: Service::Rc(rc), access, .. }) = &mut qp.connection else {
+            return None;
+        };
+        let mut rx = rx_context!(self, qp, *access, slot);
         let action = take(&mut rc.responder, &mut rx, &mut self.reorder);
         let has_next = rc.responder.has_buffered_next();
+        if action != ResponderAction::Nothing {
+            rc.on_response_due();
+        }
         match action {
             ResponderAction::Nothing => {}
             ResponderAction::Answer => schedule_qp(qp, &mut self.tx_ready, slot),
@@ -226,8 +231,8 @@ impl<P: Port> Engine<P> {
         if qp.state == QpState::Rtr && !std::mem::replace(&mut qp.established, true) {
             self.events.push_back(Event::CommunicationEstablished(qp.qpn));
         }
-        let Some(Connection { service: Service::Uc(uc), .. }) = &mut qp.connection else { return };
-        let mut rx = rx_context!(self, qp, slot);
+        let Some(Connection { service: Service::Uc(uc), access, .. }) = &mut qp.connection else { return };
+        let mut rx = rx_context!(self, qp, *access, slot);
         if uc.receiver.on_request(packet, &mut rx) == ReceiverAction::Fatal {
             let event = Event::QpFatal(qp.qpn);
             self.enter_error(slot, Some(event));
@@ -244,9 +249,9 @@ impl<P: Port> Engine<P> {
             una,
             sent,
             recovery: rc.requester.recovery(),
-            mtu_bytes: qp.attributes.conn.path_mtu.bytes(),
+            mtu_bytes: rc.requester.mtu_bytes(),
             memory: &self.memory,
-            pd: qp.init.pd,
+            pd: qp.pd,
             counters: &mut qp.counters,
         };
         let outcome = completer.on_response(packet);

@@ -417,8 +417,10 @@ impl<P: Port> Engine<P> {
     fn answer_doorbells(&mut self) {
         let (qps, tx_ready, errors) = (&mut self.qps, &mut self.tx_ready, &mut self.errors);
         self.doorbells.drain(|slot| {
-            schedule(qps, tx_ready, slot);
-            if qps.at_mut(slot).is_some_and(|qp| qp.state.flushes_sends()) {
+            let Some(qp) = qps.at_mut(slot) else { return };
+            qp.has_sends = true;
+            schedule_qp(qp, tx_ready, slot);
+            if qp.state.flushes_sends() {
                 flush_later(qps, errors, slot);
             }
         });

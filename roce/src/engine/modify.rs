@@ -13,9 +13,9 @@ use crate::neighbour::Resolution;
 use crate::port::Port;
 use crate::qp::emit::QpHeaders;
 use crate::qp::outstanding::Outstanding;
-use crate::qp::rc::Rc;
 use crate::qp::rc::requester::{Requester, RequesterConfig};
 use crate::qp::rc::responder::{Responder, ResponderConfig};
+use crate::qp::rc::{Rc, Responses};
 use crate::qp::state::check_transition;
 use crate::qp::uc::Uc;
 use crate::qp::uc::receiver::Receiver;
@@ -55,8 +55,8 @@ impl<P: Port> Engine<P> {
         }
         check_transition(qp.init.service, from, to, attr.mask())?;
         check_ranges(attr, self.port.caps().mtu_bytes)?;
-        check_fixed(attr, from, &qp.attributes.conn)?;
-        let mut attributes = qp.attributes;
+        check_fixed(attr, from, &qp.attributes().conn)?;
+        let mut attributes = *qp.attributes();
         if from == QpState::Reset {
             attributes.conn.congestion = Some(self.congestion);
         }
@@ -67,8 +67,9 @@ impl<P: Port> Engine<P> {
         };
         let slot = self.qps.slot_of(qpn.value()).ok_or(ModifyError::UnknownQp)?;
         let Some(qp) = self.qps.at_mut(slot) else { return Err(ModifyError::UnknownQp) };
-        qp.attributes = attributes;
-        self.carry_out(slot, from, to, route);
+        let is_congestion_changed = attributes.conn.congestion != qp.attributes().conn.congestion;
+        qp.set_attributes(attributes);
+        self.carry_out(slot, (from, to), route, is_congestion_changed);
         // These transitions may change the address handle to one whose MAC is out of date, because `follow_neighbours`
         // updates few address handles per poll.
         let connection = self.qps.get(qpn.value()).and_then(|qp| qp.connection.as_ref());
@@ -79,9 +80,16 @@ impl<P: Port> Engine<P> {
         Ok(())
     }
 
-    fn carry_out(&mut self, slot: usize, from: QpState, to: QpState, route: Option<Route>) {
+    fn carry_out(
+        &mut self,
+        slot: usize,
+        (from, to): (QpState, QpState),
+        route: Option<Route>,
+        is_congestion_changed: bool,
+    ) {
         let link_bits_per_sec = self.link_bits_per_sec;
         let Some(qp) = self.qps.at_mut(slot) else { return };
+        let attributes = *qp.attributes();
         match (from, to) {
             (_, QpState::Reset) => {
                 qp.close_reorder_buffer(slot, &mut self.reorder);
@@ -90,25 +98,21 @@ impl<P: Port> Engine<P> {
             }
             (_, QpState::Err) => return self.enter_error(slot, None),
             (QpState::Init, QpState::Rtr) => {
-                let service = service_of(qp.init.service, &qp.attributes, link_bits_per_sec);
-                let is_rc = qp.init.service == ServiceType::Rc;
-                if is_rc && qp.attributes.conn.recovery.buffered_pkts_max().is_some() {
+                let service = service_of(qp.init.service, &attributes, link_bits_per_sec);
+                if matches!(service, Service::Rc(_)) && attributes.conn.recovery.buffered_pkts_max().is_some()
+                {
                     self.reorder.open(slot);
                 }
                 qp.connection = route.map(|Route { handle, headers, source_ports }| {
                     let address_handle = self.address_handles.acquire(handle);
-                    Connection { service, address_handle, headers, source_ports }
+                    let access = attributes.conn.access;
+                    Connection { service, address_handle, headers, source_ports, access }
                 });
             }
             (QpState::Rtr, QpState::Rts) => {
                 if let Some(connection) = &mut qp.connection {
-                    start_sends(
-                        &mut connection.service,
-                        &mut qp.outstanding,
-                        &qp.attributes,
-                        link_bits_per_sec,
-                    );
-                    set_traffic_class(connection, &qp.attributes, &mut self.address_handles);
+                    start_sends(&mut connection.service, &mut qp.outstanding, &attributes, link_bits_per_sec);
+                    set_traffic_class(connection, &attributes, &mut self.address_handles);
                 }
             }
             (QpState::Sqd, QpState::Sqd) => {
@@ -116,7 +120,8 @@ impl<P: Port> Engine<P> {
                     if let Some(route) = route {
                         set_route(connection, route, &mut self.address_handles);
                     }
-                    reconfigure(connection, &qp.attributes, link_bits_per_sec, &mut self.address_handles);
+                    let handles = &mut self.address_handles;
+                    reconfigure(connection, &attributes, is_congestion_changed, link_bits_per_sec, handles);
                 }
             }
             (QpState::Sqe, QpState::Rts) => {
@@ -229,7 +234,7 @@ fn service_of(service: ServiceType, attributes: &Attributes, link_bits_per_sec: 
         ServiceType::Rc => Service::Rc(Rc {
             requester: Requester::new(RequesterConfig::new(conn, *sq_psn, link_bits_per_sec)),
             responder: Responder::new(ResponderConfig::new(conn, *rq_psn)),
-            requests_first: false,
+            responses: Responses::None,
         }),
         ServiceType::Uc => Service::Uc(Uc {
             sender: Sender::new(conn, *sq_psn, link_bits_per_sec),
@@ -270,12 +275,13 @@ struct Route {
 fn reconfigure(
     connection: &mut Connection,
     attributes: &Attributes,
+    is_congestion_changed: bool,
     link_bits_per_sec: u64,
     address_handles: &mut AddressHandles,
 ) {
     if let Service::Rc(rc) = &mut connection.service {
         let config = RequesterConfig::new(&attributes.conn, attributes.sq_psn, link_bits_per_sec);
-        rc.requester.reconfigure(config);
+        rc.requester.reconfigure(config, is_congestion_changed);
         set_traffic_class(connection, attributes, address_handles);
     }
 }

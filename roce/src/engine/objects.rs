@@ -9,14 +9,12 @@ use crate::counters::QpCounters;
 use crate::id::Qpn;
 use crate::port::Port;
 use crate::psn::Psn;
-use crate::qp::outstanding::Outstanding;
 use crate::qp::receives::{Receives, SharedReceive};
 use crate::qp::{QpInit, QpState};
 use crate::queue::{
     CqId, CqSlot, Doorbells, RecvPoster, RecvQueueSize, SendQueueSize, SrqAttr, SrqId, recv_queue, send_queue,
 };
 use crate::start;
-use crate::time::Instant;
 
 const SRQ: &str = "shared receive queue";
 
@@ -132,7 +130,7 @@ impl<P: Port> Engine<P> {
     /// Returns a queue pair's state, its attributes, and the values given at its creation; `None` if `qpn` does not
     /// exist.
     pub fn query_qp(&self, qpn: Qpn) -> Option<(QpState, Attributes, QpInit)> {
-        self.qps.get(qpn.value()).map(|qp| (qp.state, qp.attributes, qp.init))
+        self.qps.get(qpn.value()).map(|qp| (qp.state, *qp.attributes(), qp.init))
     }
 
     /// Returns a queue pair's counters; `None` if `qpn` does not exist.
@@ -175,7 +173,7 @@ impl<P: Port> Engine<P> {
 fn new_qp(
     qpn: Qpn,
     init: &QpInit,
-    [send_cq, recv_cq]: [CqSlot; 2],
+    cqs: [CqSlot; 2],
     srq_attr: Option<SrqAttr>,
     doorbells: Arc<Doorbells>,
     slot: usize,
@@ -187,30 +185,15 @@ fn new_qp(
     };
     let (send, sq) = send_queue(size, init.signal_all, doorbells.clone(), slot);
     let (recv, receives) = match init.srq.zip(srq_attr) {
-        Some((srq, attr)) => (None, Receives::Shared(SharedReceive::new(srq, attr.pd, attr.max_sge))),
+        Some((srq, attr)) => {
+            (None, Receives::Shared(Box::new(SharedReceive::new(srq, attr.pd, attr.max_sge))))
+        }
         None => {
             let size = RecvQueueSize { depth: init.max_recv_wr, max_sges: init.max_recv_sge };
             let (recv, rq) = recv_queue(size, doorbells, slot);
             (Some(recv), Receives::Own(rq))
         }
     };
-    let qp = Qp {
-        qpn,
-        init: *init,
-        send_cq,
-        recv_cq,
-        state: QpState::Reset,
-        attributes: Attributes::default(),
-        outstanding: Outstanding::new(sq, Psn::default()),
-        receives,
-        connection: None,
-        counters: QpCounters::default(),
-        cnp_due: false,
-        scheduled: false,
-        flushing: false,
-        flush_until: Instant::ZERO,
-        established: false,
-        drained: false,
-    };
+    let qp = Qp::new(qpn, init, cqs, sq, receives);
     (QpHandles { qpn, send, recv }, qp)
 }

@@ -1,18 +1,23 @@
+use std::mem::offset_of;
+use std::ops::Range;
+
 use super::address_handle::AddressHandleId;
 use super::source::SourcePorts;
 use crate::congestion::Congestion;
 use crate::counters::QpCounters;
 use crate::id::Qpn;
+use crate::mem::{Access, PdId};
 use crate::psn::Psn;
 use crate::qp::completions::SendCompletions;
 use crate::qp::emit::QpHeaders;
 use crate::qp::outstanding::Outstanding;
 use crate::qp::rc::Rc;
 use crate::qp::rc::reorder_buffer::ReorderStore;
+use crate::qp::rc::requester::Requester;
 use crate::qp::receives::Receives;
 use crate::qp::uc::Uc;
 use crate::qp::{AddressVector, ConnAttr, QpInit, QpState};
-use crate::queue::{CqSlot, CqTable, Cqe, Posting, RecvPoster, SendPoster, WcOpcode, WcStatus};
+use crate::queue::{CqSlot, CqTable, Cqe, Posting, RecvPoster, SendPoster, SendQueue, WcOpcode, WcStatus};
 use crate::time::Instant;
 
 /// Attributes of a queue pair (`struct ibv_qp_attr`), as last modified.
@@ -52,6 +57,9 @@ pub struct QpHandles {
     /// The application's end of the receive queue; `None` with a shared receive queue.
     pub recv: Option<RecvPoster>,
 }
+
+/// Number of counters, from the first one on, that messages without loss increment.
+const HOT_COUNTERS: usize = 6;
 
 /// The protocol state of a connection, by transport service.
 #[expect(
@@ -97,40 +105,121 @@ impl Service {
 }
 
 /// The connection of a queue pair, from RTR on.
+#[repr(C)] // the order puts the cache lines that each message needs side by side
 pub(super) struct Connection {
     pub service: Service,
     /// Address handle of the peer; the connection is one of its users.
     pub address_handle: AddressHandleId,
     pub headers: QpHeaders,
     pub source_ports: SourcePorts,
+    /// Attribute `access` of the queue pair, for each request.
+    pub access: Access,
 }
 
+/// A queue pair. The order of the fields puts the cache lines that a SEND needs side by side:
+///
+/// ```text
+///   outstanding | requester | responder | headers | flags | receives | first counters | rest
+///   '--- sent: `SEND` ------'           '--- sent: `BOTH` ---------------------------'
+///                           '--- received: `RECEIVE` --------------------------------'
+/// ```
+#[repr(C, align(64))]
 pub(super) struct Qp {
-    pub qpn: Qpn,
-    pub init: QpInit,
-    pub send_cq: CqSlot,
-    pub recv_cq: CqSlot,
-    pub state: QpState,
-    pub attributes: Attributes,
     /// Send queue and the PSNs of its work requests.
     pub outstanding: Outstanding,
-    pub receives: Receives,
     pub connection: Option<Connection>,
-    pub counters: QpCounters,
-    /// Whether a CNP to the peer is due; if so, the queue pair's index is in `Notifier::due`.
-    pub cnp_due: bool,
+    pub state: QpState,
     pub scheduled: bool,
-    /// Whether `Engine::errors` contains the queue pair.
-    pub flushing: bool,
-    /// Time until which a receive posted during the transition to ERR may be pushed to its queue.
-    pub flush_until: Instant,
+    /// False only if no work request of the send queue is outstanding. A doorbell sets this flag; `outstanding`, which
+    /// is in further cache lines, is not accessed to send an ACK.
+    pub has_sends: bool,
     /// Whether `CommunicationEstablished` was reported.
     pub established: bool,
     /// Whether `SendQueueDrained` was reported since the queue pair entered SQD.
     pub drained: bool,
+    /// Whether a CNP to the peer is due; if so, the queue pair's index is in `Notifier::due`.
+    pub cnp_due: bool,
+    /// Whether `Engine::errors` contains the queue pair.
+    pub flushing: bool,
+    /// Attribute `min_rnr_timer` of `attributes`, for each request.
+    pub min_rnr_timer: u8,
+    /// Protection domain, as in `init`.
+    pub pd: PdId,
+    pub qpn: Qpn,
+    pub send_cq: CqSlot,
+    pub recv_cq: CqSlot,
+    pub receives: Receives,
+    /// The counters that each message increments are the first ones.
+    pub counters: QpCounters,
+    pub init: QpInit,
+    attributes: Attributes,
+    /// Time until which a receive posted during the transition to ERR may be pushed to its queue.
+    pub flush_until: Instant,
 }
 
 impl Qp {
+    /// Bytes of the send queue and the requester, which a message sent needs besides [`Qp::BOTH`].
+    pub(super) const SEND: Range<usize> = 0..offset_of!(Qp, connection) + size_of::<Requester>();
+    /// Bytes that each message needs, sent or received.
+    pub(super) const BOTH: Range<usize> = {
+        let end = offset_of!(Qp, counters) + HOT_COUNTERS * size_of::<u64>();
+        offset_of!(Qp, connection) + offset_of!(Rc, responses)..end
+    };
+    /// Bytes that a message received needs.
+    pub(super) const RECEIVE: Range<usize> =
+        offset_of!(Qp, connection) + offset_of!(Rc, responder)..Qp::BOTH.end;
+
+    /// Creates a queue pair in RESET.
+    pub(super) fn new(
+        qpn: Qpn,
+        init: &QpInit,
+        [send_cq, recv_cq]: [CqSlot; 2],
+        queue: SendQueue,
+        receives: Receives,
+    ) -> Self {
+        let attributes = Attributes::default();
+        Qp {
+            outstanding: Outstanding::new(queue, Psn::default()),
+            connection: None,
+            state: QpState::Reset,
+            scheduled: false,
+            has_sends: false,
+            established: false,
+            drained: false,
+            cnp_due: false,
+            flushing: false,
+            min_rnr_timer: attributes.conn.min_rnr_timer,
+            pd: init.pd,
+            qpn,
+            send_cq,
+            recv_cq,
+            receives,
+            counters: QpCounters::default(),
+            init: *init,
+            attributes,
+            flush_until: Instant::ZERO,
+        }
+    }
+
+    pub(super) fn attributes(&self) -> &Attributes {
+        &self.attributes
+    }
+
+    pub(super) fn set_attributes(&mut self, attributes: Attributes) {
+        self.min_rnr_timer = attributes.conn.min_rnr_timer;
+        if let Some(connection) = &mut self.connection {
+            connection.access = attributes.conn.access;
+        }
+        self.attributes = attributes;
+    }
+
+    /// Returns whether a work request of the send queue is outstanding.
+    #[inline]
+    pub(super) fn has_sends(&mut self) -> bool {
+        self.has_sends = self.has_sends && !self.outstanding.is_idle();
+        self.has_sends
+    }
+
     pub(super) fn send_completions<'a>(
         cqs: &'a mut CqTable,
         cq: CqSlot,
@@ -199,7 +288,7 @@ impl Qp {
     pub(super) fn discard(&mut self) -> Option<AddressHandleId> {
         while self.outstanding.pop().is_some() {}
         while self.receives.release().is_some() {}
-        self.attributes = Attributes::default();
+        self.set_attributes(Attributes::default());
         self.established = false;
         self.drained = false;
         self.connection.take().map(|connection| connection.address_handle)

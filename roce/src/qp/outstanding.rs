@@ -11,6 +11,7 @@
 //! below the first PSN of the oldest work request, an assigned local operation completes as soon as it is the oldest.
 
 use super::segment::packets_in;
+use crate::prefetch::prefetch;
 use crate::psn::Psn;
 use crate::queue::{SendQueue, SendWqe};
 use crate::recovery::circular_array::CircularArray;
@@ -130,6 +131,13 @@ impl Outstanding {
     #[inline]
     pub(crate) fn is_idle(&mut self) -> bool {
         self.assigned == 0 && self.queue.get(0).is_none()
+    }
+
+    /// Prefetches the entry of the work request that is assigned next.
+    #[inline]
+    pub(crate) fn prefetch_next(&self) {
+        let entry = self.assignments.at(self.position.wrapping_add(self.assigned));
+        prefetch(entry, 0..size_of::<Assignment>());
     }
 
     pub(crate) fn queue(&mut self) -> &mut SendQueue {

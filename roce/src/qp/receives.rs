@@ -6,7 +6,8 @@ use crate::queue::{Lists, RecvQueue, RecvWqe, RestSges, Sge, SrqId, SrqTable};
 /// Source of the receives of a queue pair.
 pub(crate) enum Receives {
     Own(RecvQueue),
-    Shared(SharedReceive),
+    /// Boxed, so that a receive queue fills fewer cache lines.
+    Shared(Box<SharedReceive>),
 }
 
 /// The receive that a queue pair took from its SRQ, at the first packet that needed a receive. Before this receive

@@ -10,7 +10,7 @@
 use std::sync::{Arc, PoisonError};
 
 use super::cqe::{Cqe, WcStatus};
-use super::ring::{Consumer, Producer, ring};
+use super::ring::{Apart, Consumer, Producer, ring};
 use crate::sync::atomic::{AtomicBool, AtomicU8, Ordering};
 use crate::sync::{Mutex, MutexGuard};
 
@@ -53,7 +53,7 @@ pub(crate) struct SharedCq {
     /// Set when the completion queue is destroyed: engines then free their rings.
     is_destroyed: AtomicBool,
     /// Rings that the poller does not have yet.
-    new_rings: Mutex<Vec<Consumer<Cqe>>>,
+    new_rings: Mutex<Vec<Consumer<Cqe, Apart>>>,
     has_new_rings: AtomicBool,
 }
 
@@ -73,11 +73,11 @@ impl SharedCq {
         (shared, poller)
     }
 
-    fn new_rings(&self) -> MutexGuard<'_, Vec<Consumer<Cqe>>> {
+    fn new_rings(&self) -> MutexGuard<'_, Vec<Consumer<Cqe, Apart>>> {
         self.new_rings.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn add_ring(&self, ring: Consumer<Cqe>) {
+    fn add_ring(&self, ring: Consumer<Cqe, Apart>) {
         self.new_rings().push(ring);
         self.has_new_rings.store(true, Ordering::Release);
     }
@@ -103,7 +103,7 @@ impl SharedCq {
 pub struct CqPoller {
     shared: Arc<SharedCq>,
     /// One ring for each engine that writes to the queue.
-    rings: Vec<Consumer<Cqe>>,
+    rings: Vec<Consumer<Cqe, Apart>>,
     /// Index of the ring polled last. The rings are polled in turn, so that no engine's completions wait for ever.
     turn: usize,
 }
@@ -156,7 +156,7 @@ impl CqPoller {
     }
 
     #[inline]
-    fn next_ring(&mut self) -> Option<&mut Consumer<Cqe>> {
+    fn next_ring(&mut self) -> Option<&mut Consumer<Cqe, Apart>> {
         self.turn = if self.turn + 1 < self.rings.len() { self.turn + 1 } else { 0 };
         self.rings.get_mut(self.turn)
     }
@@ -203,7 +203,7 @@ pub(crate) enum Written {
 /// An engine's end of a completion queue.
 pub(crate) struct CompletionQueue {
     shared: Arc<SharedCq>,
-    entries: Producer<Cqe>,
+    entries: Producer<Cqe, Apart>,
     /// Whether a ring of the queue was full, as far as this engine knows.
     has_overflowed: bool,
     /// Bits of the completions written since the last call of `is_notification_due`: `WRITTEN`, and `SOLICITED` if one
@@ -253,7 +253,18 @@ impl CompletionQueue {
 
 /// Index of a completion queue in the [`CqTable`] of one engine.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct CqSlot(usize);
+pub(crate) struct CqSlot(u32);
+
+impl CqSlot {
+    /// Returns the slot with this index. A table has at most 2^32 entries, so the cast loses no bit.
+    fn new(index: usize) -> Self {
+        CqSlot(index as u32)
+    }
+
+    fn index(self) -> usize {
+        self.0 as usize
+    }
+}
 
 /// The completion queues to which one engine writes.
 pub(crate) struct CqTable {
@@ -276,14 +287,14 @@ impl CqTable {
             queue.as_ref().is_some_and(|queue| Arc::ptr_eq(&queue.shared, shared))
         };
         if let Some(index) = self.queues.iter().position(known) {
-            return CqSlot(index);
+            return CqSlot::new(index);
         }
         for (index, queue) in self.queues.iter_mut().enumerate() {
             if queue.take_if(|queue| queue.shared.is_destroyed.load(Ordering::Relaxed)).is_some() {
                 // The destroyed queue is removed from `written` and `overflowed`, otherwise its events would be
                 // reported for the next queue with this index.
-                self.written.retain(|slot| slot.0 != index);
-                self.overflowed.retain(|slot| slot.0 != index);
+                self.written.retain(|slot| slot.index() != index);
+                self.overflowed.retain(|slot| slot.index() != index);
             }
         }
         let index = self.queues.iter().position(Option::is_none).unwrap_or(self.queues.len());
@@ -295,11 +306,11 @@ impl CqTable {
         // allocates no memory.
         self.written.reserve(self.queues.len());
         self.overflowed.reserve(self.queues.len());
-        CqSlot(index)
+        CqSlot::new(index)
     }
 
     fn at(&mut self, slot: CqSlot) -> Option<&mut CompletionQueue> {
-        self.queues.get_mut(slot.0)?.as_mut()
+        self.queues.get_mut(slot.index())?.as_mut()
     }
 
     // Always inlined, because otherwise `cqe` is passed in memory, which costs 25 instructions per completion.

@@ -7,12 +7,13 @@ use std::sync::Arc;
 use super::cq::{CompletionQueue, CqId, Notify, SharedCq};
 use super::cqe::{Cqe, WcOpcode, WcStatus};
 use super::doorbell::Doorbells;
-use super::ring::{ring, ring_of};
+use super::ring::{Apart, Consumer, Together, ring, ring_of};
 use super::sq::{SendQueueSize, send_queue};
-use super::work::{Posting, WorkPoster, work_queue};
+use super::work::{PosterConfig, Posting, WorkPoster, work_queue};
 use super::wqe::{PostError, RecvWqe, SendData, SendFlags, SendOp, SendRequest, Sge};
 use crate::id::Qpn;
 use crate::mem::{Access, Memory, MemoryTable, MemoryView, PdId};
+use crate::start;
 use crate::sync::UnsafeCell;
 use loom::thread;
 
@@ -28,7 +29,7 @@ fn a_ring_passes_every_element_and_reuses_places() {
             pushed
         });
         let mut taken = 0;
-        let mut take = |consumer: &mut super::ring::Consumer<u32>| {
+        let mut take = |consumer: &mut Consumer<u32, Apart>| {
             while let Some(value) = consumer.pop() {
                 assert_eq!(value, taken);
                 taken += 1;
@@ -45,7 +46,7 @@ fn a_ring_passes_every_element_and_reuses_places() {
 #[test]
 fn a_ring_that_grows_passes_every_element() {
     loom::model(|| {
-        let (mut producer, mut consumer) = ring_of::<u32>(u32::MAX, 4, 1);
+        let (mut producer, mut consumer) = ring_of::<u32, Together>(u32::MAX, 4, 1);
         let writer = thread::spawn(move || {
             (0..3).for_each(|n| producer.push(n).expect("at most 3 of 4 elements are in the ring"));
         });
@@ -65,7 +66,9 @@ fn post(poster: &mut WorkPoster<RecvWqe>, wr_id: u64) -> Result<(), PostError> {
 #[test]
 fn who_finds_a_place_for_a_work_request_finds_places_for_its_entries() {
     loom::model(|| {
-        let (mut poster, mut queue) = work_queue(2, 3);
+        let config = PosterConfig::new(3, false, 0);
+        let (mut poster, mut queue) =
+            work_queue(start::RING_POSITION, 2, config, Arc::new(Doorbells::new(1)));
         queue.set_posting(Posting::Queued);
         assert_eq!((post(&mut poster, 0), post(&mut poster, 1)), (Ok(()), Ok(())));
         let engine = thread::spawn(move || {

@@ -31,10 +31,16 @@ use crate::start;
 /// Number of cells of a new growing ring, unless its depth is smaller.
 pub(super) const CELLS_MIN: u32 = 8;
 
-/// A value on a cache line of its own, so that producer and consumer do not write to the same line. The alignment is
-/// 128 bytes, because the prefetcher loads 64-byte lines in pairs.
+/// Space between the positions of producer and consumer, for a ring that two threads use all the time: otherwise each
+/// end would remove the cache line with both positions from the cache of the other end. 128 bytes, because the
+/// prefetcher loads 64-byte lines in pairs.
+#[derive(Default)]
 #[repr(align(128))]
-struct OwnLine<T>(T);
+pub(crate) struct Apart;
+
+/// No space between the positions of producer and consumer, for the many rings of a device with many queue pairs: a
+/// message then needs one cache line of a ring besides its element.
+pub(crate) type Together = ();
 
 /// Memory of one element. A cell is empty, or contains an element that is published and not yet released.
 struct Cell<T>(UnsafeCell<MaybeUninit<T>>);
@@ -67,9 +73,12 @@ struct Tail<T> {
     grown: AtomicPtr<Cells<T>>,
 }
 
-struct Indices<T> {
-    head: OwnLine<AtomicU32>,
-    tail: OwnLine<Tail<T>>,
+/// The positions of both ends, in one cache line unless `S` is [`Apart`].
+#[repr(C, align(64))]
+struct Indices<T, S> {
+    tail: Tail<T>,
+    _space: S,
+    head: AtomicU32,
 }
 
 impl<T> Tail<T> {
@@ -89,9 +98,9 @@ impl<T> Drop for Tail<T> {
     }
 }
 
-pub(crate) struct Producer<T> {
+pub(crate) struct Producer<T, S = Together> {
     cells: Cells<T>,
-    indices: Arc<Indices<T>>,
+    indices: Arc<Indices<T, S>>,
     depth: u32,
     /// Number of elements for which the ring has cells; at most `depth`.
     limit: u32,
@@ -100,16 +109,16 @@ pub(crate) struct Producer<T> {
 }
 
 /// Consumer's end of a ring: reads and releases elements.
-pub(crate) struct Consumer<T> {
+pub(crate) struct Consumer<T, S = Together> {
     cells: Cells<T>,
-    indices: Arc<Indices<T>>,
+    indices: Arc<Indices<T, S>>,
     head: u32,
     tail_seen: u32,
 }
 
 /// Creates a ring of at most `depth` elements and allocates all its cells, so that no push allocates memory. Panics if
 /// `depth` is not 1 to 2^30; all callers have far smaller limits.
-pub(crate) fn ring<T: Copy + Send>(depth: u32) -> (Producer<T>, Consumer<T>) {
+pub(crate) fn ring<T: Copy + Send>(depth: u32) -> (Producer<T, Apart>, Consumer<T, Apart>) {
     ring_of(start::RING_POSITION, depth, depth)
 }
 
@@ -121,12 +130,16 @@ pub(super) fn growing_ring<T: Copy + Send>(first: u32, depth: u32) -> (Producer<
 
 /// Creates a ring of at most `depth` elements that starts with `count` cells, rounded up to a power of two, and with
 /// `first` as the position of the first element.
-pub(super) fn ring_of<T: Copy + Send>(first: u32, depth: u32, count: u32) -> (Producer<T>, Consumer<T>) {
+pub(super) fn ring_of<T: Copy + Send, S: Default>(
+    first: u32,
+    depth: u32,
+    count: u32,
+) -> (Producer<T, S>, Consumer<T, S>) {
     assert!((1..=1 << 30).contains(&depth), "ring depth {depth} is not in 1..=2^30");
     let cells: Cells<T> = new_cells(count);
     let grown = AtomicPtr::new(ptr::null_mut());
     let tail = Tail { position: AtomicU32::new(first), mode: AtomicU8::new(0), grown };
-    let indices = Arc::new(Indices { head: OwnLine(AtomicU32::new(first)), tail: OwnLine(tail) });
+    let indices = Arc::new(Indices { tail, _space: S::default(), head: AtomicU32::new(first) });
     let consumer = Consumer { cells: cells.clone(), indices: indices.clone(), head: first, tail_seen: first };
     let limit = depth.min(len(&cells));
     (Producer { cells, indices, depth, limit, tail: first, head_seen: first }, consumer)
@@ -142,7 +155,7 @@ fn len<T>(cells: &Cells<T>) -> u32 {
     cells.len() as u32 // `new_cells` takes the number as a `u32`: the cast loses no bit
 }
 
-impl<T: Copy + Send> Producer<T> {
+impl<T: Copy + Send, S> Producer<T, S> {
     pub(crate) fn depth(&self) -> u32 {
         self.depth
     }
@@ -152,7 +165,7 @@ impl<T: Copy + Send> Producer<T> {
         if self.tail.wrapping_sub(self.head_seen) + count <= self.limit {
             return true;
         }
-        self.head_seen = self.indices.head.0.load(Ordering::Acquire);
+        self.head_seen = self.indices.head.load(Ordering::Acquire);
         self.tail.wrapping_sub(self.head_seen) + count <= self.limit || self.grow(count)
     }
 
@@ -173,7 +186,7 @@ impl<T: Copy + Send> Producer<T> {
             cell(&cells, position).with_mut(|new| unsafe { *new = value });
         }
         // If `grown` still contains the cells of an earlier growth, these cells are freed.
-        drop(self.indices.tail.0.exchange_grown(Some(cells.clone())));
+        drop(self.indices.tail.exchange_grown(Some(cells.clone())));
         self.limit = self.depth.min(len(&cells));
         self.cells = cells;
         true
@@ -188,7 +201,7 @@ impl<T: Copy + Send> Producer<T> {
     /// Returns the mode that [`Consumer::set_mode`] set last; 0 before the first call.
     #[inline]
     pub(super) fn mode(&self) -> u8 {
-        self.indices.tail.0.mode.load(Ordering::Relaxed)
+        self.indices.tail.mode.load(Ordering::Relaxed)
     }
 
     #[inline]
@@ -200,21 +213,21 @@ impl<T: Copy + Send> Producer<T> {
         // the cell. No other producer writes the cell (&mut self of a type that is not Clone).
         cell(&self.cells, self.tail).with_mut(|cell| unsafe { (*cell).write(value) });
         self.tail = self.tail.wrapping_add(1);
-        self.indices.tail.0.position.store(self.tail, Ordering::Release);
+        self.indices.tail.position.store(self.tail, Ordering::Release);
         Ok(())
     }
 }
 
-impl<T: Copy + Send> Consumer<T> {
+impl<T: Copy + Send, S> Consumer<T, S> {
     /// Sets the mode, a number that the producer reads. The ring does not interpret the mode.
     pub(super) fn set_mode(&self, mode: u8) {
-        self.indices.tail.0.mode.store(mode, Ordering::Relaxed);
+        self.indices.tail.mode.store(mode, Ordering::Relaxed);
     }
 
     /// Returns the number of elements published and not yet released.
     #[inline]
     pub(crate) fn len(&mut self) -> u32 {
-        let tail = &self.indices.tail.0;
+        let tail = &self.indices.tail;
         self.tail_seen = tail.position.load(Ordering::Acquire);
         // A relaxed load of `grown` is sufficient, because the producer stores `grown` before it stores `position`, and
         // `position` was loaded with Acquire.
@@ -228,7 +241,7 @@ impl<T: Copy + Send> Consumer<T> {
     #[cold]
     #[inline(never)]
     fn follow(&mut self) {
-        if let Some(cells) = self.indices.tail.0.exchange_grown(None) {
+        if let Some(cells) = self.indices.tail.exchange_grown(None) {
             self.cells = cells;
         }
     }
@@ -277,7 +290,7 @@ impl<T: Copy + Send> Consumer<T> {
         let published = self.tail_seen.wrapping_sub(self.head);
         let count = if count <= published { count } else { count.min(self.len()) };
         self.head = self.head.wrapping_add(count);
-        self.indices.head.0.store(self.head, Ordering::Release);
+        self.indices.head.store(self.head, Ordering::Release);
     }
 
     /// Removes at most `max` of the oldest elements and appends them to `out`; returns their number.
@@ -386,7 +399,7 @@ mod tests {
             growing in any::<bool>(),
             steps in proptest::collection::vec(0u32..12, 0..200),
         ) {
-            let ring = if growing { growing_ring::<u32>(first, depth) } else { ring_of::<u32>(first, depth, depth) };
+            let ring = if growing { growing_ring::<u32>(first, depth) } else { ring_of::<u32, Together>(first, depth, depth) };
             let (mut producer, mut consumer) = ring;
             let mut model = VecDeque::new();
             let (mut pushed, mut popped) = (first, first);

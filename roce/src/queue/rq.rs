@@ -4,9 +4,10 @@ use std::sync::Arc;
 
 use super::doorbell::Doorbells;
 use super::sg::Lists;
-use super::work::{Posting, WorkPoster, WorkQueue, Wqe, work_queue};
+use super::work::{PosterConfig, Posting, WorkPoster, WorkQueue, Wqe, work_queue};
 use super::wqe::{PostError, RecvRequest, RecvWqe, SgList, Sge};
 use crate::mem::{MemoryView, PdId};
+use crate::start;
 
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct RecvQueueSize {
@@ -17,8 +18,6 @@ pub(crate) struct RecvQueueSize {
 /// The application's end of a receive queue or shared receive queue: posts receives.
 pub struct RecvPoster {
     work: WorkPoster<RecvWqe>,
-    doorbells: Arc<Doorbells>,
-    slot: usize,
 }
 
 pub(crate) struct RecvQueue {
@@ -32,8 +31,9 @@ pub(crate) fn recv_queue(
     doorbells: Arc<Doorbells>,
     slot: usize,
 ) -> (RecvPoster, RecvQueue) {
-    let (poster, queue) = work_queue(size.depth, size.max_sges);
-    (RecvPoster { work: poster, doorbells, slot }, RecvQueue { work: queue })
+    let config = PosterConfig::new(size.max_sges, false, slot);
+    let (poster, queue) = work_queue(start::RING_POSITION, size.depth, config, doorbells);
+    (RecvPoster { work: poster }, RecvQueue { work: queue })
 }
 
 impl Wqe for RecvWqe {
@@ -52,7 +52,7 @@ impl RecvPoster {
         let list = self.work.list_of(request.sges)?;
         self.work.push(RecvWqe { wr_id: request.wr_id, list })?;
         if self.work.is_flushed() {
-            self.doorbells.ring(self.slot);
+            self.work.ring_doorbell();
         }
         Ok(())
     }

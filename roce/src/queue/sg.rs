@@ -8,7 +8,7 @@ use crate::mem::{Access, MemoryError, MemoryView, PdId, Span};
 /// The scatter/gather entries after the first entry of each list.
 pub(crate) enum RestSges<'a> {
     /// Ring of the entries of all work requests of a queue.
-    Ring(&'a mut Option<Consumer<Sge>>),
+    Ring(&'a mut Option<Box<Consumer<Sge>>>),
     /// Entries of the receive that a queue pair has taken from its SRQ.
     Held(&'a [Sge]),
 }

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use super::doorbell::Doorbells;
 use super::sg::Lists;
-use super::work::{Posting, WorkPoster, WorkQueue, Wqe, work_queue_from};
+use super::work::{PosterConfig, Posting, WorkPoster, WorkQueue, Wqe, work_queue};
 use super::wqe::{PostError, SendData, SendFlags, SendOp, SendRequest, SendWqe, SgList, Sge};
 use crate::mem::{Memory, MemoryView, PdId, Span};
 use crate::start;
@@ -22,10 +22,7 @@ pub struct SendPoster {
     inline: Memory,
     /// Index of the part of `inline`, 0 to `depth` - 1, that the next inline work request uses.
     inline_place: u32,
-    size: SendQueueSize,
-    signal_all: bool,
-    doorbells: Arc<Doorbells>,
-    slot: usize,
+    max_inline_bytes: u32,
 }
 
 pub(crate) struct SendQueue {
@@ -61,17 +58,11 @@ fn send_queue_from(
     doorbells: Arc<Doorbells>,
     slot: usize,
 ) -> (SendPoster, SendQueue) {
-    let (poster, queue) = work_queue_from(first, size.depth, size.max_sges);
+    let config = PosterConfig::new(size.max_sges, signal_all, slot);
+    let (work, queue) = work_queue(first, size.depth, config, doorbells);
     let inline = Memory::alloc(size.depth as usize * size.max_inline_bytes as usize);
-    let poster = SendPoster {
-        work: poster,
-        inline: inline.clone(),
-        inline_place: 0,
-        size,
-        signal_all,
-        doorbells,
-        slot,
-    };
+    let max_inline_bytes = size.max_inline_bytes;
+    let poster = SendPoster { work, inline: inline.clone(), inline_place: 0, max_inline_bytes };
     (poster, SendQueue { work: queue, inline })
 }
 
@@ -94,10 +85,11 @@ impl SendPoster {
             SendData::Sges(sges) => (false, self.work.list_of(sges)?),
             SendData::Inline(bytes) => (true, self.inline_of(bytes, request.op)?),
         };
-        let flags = SendFlags { signaled: request.flags.signaled || self.signal_all, ..request.flags };
+        let flags =
+            SendFlags { signaled: request.flags.signaled || self.work.signals_all(), ..request.flags };
         let wqe = SendWqe { wr_id: request.wr_id, op: request.op, flags, inline, list };
         self.work.push(wqe)?;
-        self.doorbells.ring(self.slot);
+        self.work.ring_doorbell();
         Ok(())
     }
 
@@ -105,7 +97,7 @@ impl SendPoster {
         if matches!(op, SendOp::Read { .. }) {
             return Err(PostError::InlineRead);
         }
-        let max_bytes = self.size.max_inline_bytes;
+        let max_bytes = self.max_inline_bytes;
         let too_long = PostError::InlineTooLong { len_bytes: bytes.len(), max_bytes };
         if bytes.len() > max_bytes as usize {
             return Err(too_long);
@@ -120,7 +112,7 @@ impl SendPoster {
         // Inline work requests use the `depth` parts of `inline` in turn. A part is reused after `depth` inline posts.
         // At most `depth` work requests are outstanding, so the earlier work request of the part is released by then.
         // The ring position modulo `depth` is not used as the index, because this remainder jumps when positions wrap.
-        self.inline_place = if self.inline_place + 1 < self.size.depth { self.inline_place + 1 } else { 0 };
+        self.inline_place = if self.inline_place + 1 < self.work.depth() { self.inline_place + 1 } else { 0 };
         Ok(list)
     }
 

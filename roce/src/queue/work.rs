@@ -6,11 +6,13 @@
 //!   engine        releases entries, then the work request   room for a work request implies room for its entries
 //! ```
 
+use std::sync::Arc;
+
+use super::doorbell::Doorbells;
 use super::ring::{Consumer, Producer, growing_ring};
 use super::sg::{Lists, RestSges};
 use super::wqe::{PostError, SgList, Sge};
 use crate::mem::{MemoryView, PdId};
-use crate::start;
 
 pub(super) trait Wqe: Copy + Send {
     fn list(&self) -> &SgList;
@@ -28,34 +30,60 @@ pub(crate) enum Posting {
     Flushed,
 }
 
+/// Parameters of a [`WorkPoster`].
+#[derive(Clone, Copy, Debug)]
+pub(super) struct PosterConfig {
+    /// Largest number of scatter/gather entries of a work request.
+    pub max_sges: u16,
+    /// Whether all work requests of a send queue are signaled (`sq_sig_all`); false for a receive queue.
+    pub signal_all: bool,
+    /// Index of the queue pair whose doorbell a post may set.
+    pub slot: u32,
+}
+
+impl PosterConfig {
+    /// `max_sges` is at most `MAX_SGE`. `slot` is the index of a queue pair, or larger than all indices, so that no
+    /// doorbell is set.
+    pub(super) fn new(max_sges: u32, signal_all: bool, slot: usize) -> Self {
+        let slot = u32::try_from(slot).unwrap_or(u32::MAX);
+        PosterConfig { max_sges: u16::try_from(max_sges).unwrap_or(u16::MAX), signal_all, slot }
+    }
+}
+
+/// The application's end of a work queue, in a cache line of its own.
+#[repr(align(64))]
 pub(super) struct WorkPoster<W> {
     wqes: Producer<W>,
-    /// Ring of the scatter/gather entries after the first of each list; `None` if no list has more than one entry.
-    sges: Option<Producer<Sge>>,
-    max_sges: u32,
+    /// Ring of the scatter/gather entries after the first of each list; `None` if no list has more than one entry. Boxed,
+    /// as that of [`WorkQueue`].
+    sges: Option<Box<Producer<Sge>>>,
+    doorbells: Arc<Doorbells>,
+    config: PosterConfig,
 }
 
 pub(super) struct WorkQueue<W> {
     wqes: Consumer<W>,
-    /// Ring of the scatter/gather entries after the first of each list; `None` if no list has more than one entry.
-    sges: Option<Consumer<Sge>>,
+    /// Ring of the scatter/gather entries after the first of each list; `None` if no list has more than one entry. Boxed,
+    /// so that the state which each work request needs fills fewer
+    /// cache lines.
+    sges: Option<Box<Consumer<Sge>>>,
 }
 
-/// Creates a work queue, which refuses posts until [`WorkQueue::set_posting`] is called.
-pub(super) fn work_queue<W: Wqe>(depth: u32, max_sges: u32) -> (WorkPoster<W>, WorkQueue<W>) {
-    work_queue_from(start::RING_POSITION, depth, max_sges)
-}
-
-/// Creates a queue as [`work_queue`] does, with `first` as the first position of its rings.
-pub(super) fn work_queue_from<W: Wqe>(
+/// Creates a work queue, which refuses posts until [`WorkQueue::set_posting`] is called. `first` is the first position
+/// of its rings.
+pub(super) fn work_queue<W: Wqe>(
     first: u32,
     depth: u32,
-    max_sges: u32,
+    config: PosterConfig,
+    doorbells: Arc<Doorbells>,
 ) -> (WorkPoster<W>, WorkQueue<W>) {
     let (wqe_in, wqe_out) = growing_ring(first, depth);
-    let rest_depth = depth * max_sges.saturating_sub(1);
-    let (sge_in, sge_out) = (rest_depth > 0).then(|| growing_ring(first, rest_depth)).unzip();
-    let poster = WorkPoster { wqes: wqe_in, sges: sge_in, max_sges };
+    let rest_depth = depth * u32::from(config.max_sges).saturating_sub(1);
+    let (sge_in, sge_out) = (rest_depth > 0)
+        .then(|| growing_ring(first, rest_depth))
+        .map(|(sge_in, sge_out)| (Box::new(sge_in), Box::new(sge_out)))
+        .unzip();
+    let poster = WorkPoster { wqes: wqe_in, sges: sge_in, doorbells, config };
     (poster, WorkQueue { wqes: wqe_out, sges: sge_out })
 }
 
@@ -77,8 +105,9 @@ impl<W: Wqe> WorkPoster<W> {
     /// entry, because an entry without a work request would never be released.
     #[inline]
     pub(super) fn list_of(&mut self, sges: &[Sge]) -> Result<SgList, PostError> {
-        if sges.len() > self.max_sges as usize {
-            return Err(PostError::TooManySges { count: sges.len(), max: self.max_sges });
+        if sges.len() > usize::from(self.config.max_sges) {
+            let max = u32::from(self.config.max_sges);
+            return Err(PostError::TooManySges { count: sges.len(), max });
         }
         if sges.len() > 1 {
             return self.long_list_of(sges);
@@ -113,6 +142,18 @@ impl<W: Wqe> WorkPoster<W> {
     #[inline]
     pub(super) fn is_flushed(&self) -> bool {
         self.wqes.mode() == Posting::Flushed as u8
+    }
+
+    /// Returns whether all work requests are signaled.
+    #[inline]
+    pub(super) fn signals_all(&self) -> bool {
+        self.config.signal_all
+    }
+
+    /// Sets the doorbell of the queue pair.
+    #[inline]
+    pub(super) fn ring_doorbell(&self) {
+        self.doorbells.ring(self.config.slot as usize);
     }
 
     pub(super) fn depth(&self) -> u32 {
@@ -196,6 +237,13 @@ impl<W: Wqe> WorkQueue<W> {
 mod tests {
     use super::super::wqe::RecvWqe;
     use super::*;
+    use crate::start;
+
+    /// Creates a receive queue for lists of up to 3 entries.
+    fn small(depth: u32) -> (WorkPoster<RecvWqe>, WorkQueue<RecvWqe>) {
+        let config = PosterConfig::new(3, false, 0);
+        work_queue(start::RING_POSITION, depth, config, Arc::new(Doorbells::new(1)))
+    }
 
     fn post(poster: &mut WorkPoster<RecvWqe>, wr_id: u64, sges: usize) -> Result<(), PostError> {
         poster.admit()?;
@@ -207,7 +255,7 @@ mod tests {
     /// but not for its entries.
     #[test]
     fn a_refused_post_leaves_no_entries_behind() {
-        let (mut poster, mut queue) = work_queue(2, 3);
+        let (mut poster, mut queue) = small(2);
         queue.set_posting(Posting::Queued);
         assert_eq!((post(&mut poster, 1, 2), post(&mut poster, 2, 3)), (Ok(()), Ok(())));
         queue.wqes.release(1);
@@ -221,7 +269,7 @@ mod tests {
 
     #[test]
     fn a_refused_list_leaves_no_entries_behind() {
-        let (mut poster, queue) = work_queue::<RecvWqe>(1, 3);
+        let (mut poster, queue) = small(1);
         assert_eq!(post(&mut poster, 1, 1), Err(PostError::WrongState));
         queue.set_posting(Posting::Queued);
         assert_eq!(post(&mut poster, 1, 4), Err(PostError::TooManySges { count: 4, max: 3 }));

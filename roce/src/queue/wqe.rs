@@ -161,7 +161,10 @@ pub enum PostError {
 
 /// Scatter/gather list of a queued work request. The list itself stores the first entry, because most lists have one
 /// entry; further entries are in the queue's ring of entries.
+///
+/// Packed, so that a [`SendWqe`] fits in a cache line.
 #[derive(Clone, Copy, Debug, Default)]
+#[repr(C, packed(4))]
 pub(crate) struct SgList {
     first: Sge,
     rest_position: u32,
@@ -242,7 +245,9 @@ impl SgList {
     }
 }
 
+/// A queued send work request, in a cache line of its own.
 #[derive(Clone, Copy, Debug)]
+#[repr(align(64))]
 pub(crate) struct SendWqe {
     pub wr_id: u64,
     pub op: SendOp,
@@ -254,8 +259,12 @@ pub(crate) struct SendWqe {
     pub list: SgList,
 }
 
+/// A queued receive, in a cache line of its own.
 #[derive(Clone, Copy, Debug)]
+#[repr(align(64))]
 pub(crate) struct RecvWqe {
     pub wr_id: u64,
     pub list: SgList,
 }
+
+const _: () = assert!(size_of::<SendWqe>() == 64 && size_of::<RecvWqe>() == 64);

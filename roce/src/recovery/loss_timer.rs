@@ -16,7 +16,7 @@ use super::rto::{AdaptiveRto, Expiry, RetransmitTimer};
 use super::sent_log::{AckTime, RTT_UNKNOWN_NANOS, SentLog};
 use super::{Recovery, RecoveryScheme};
 use crate::psn::Psn;
-use crate::time::Instant;
+use crate::time::{Instant, OptionalInstant};
 
 /// Probe of improved go-back-N: only una is retransmitted. The next response shows whether packets above una are lost.
 ///
@@ -30,6 +30,7 @@ use crate::time::Instant;
 ///     otherwise                               lost; if the next ACK follows within 1/4 of the shortest RTT, in flight
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u8)] // see `Responses`
 enum Probe {
     None,
     /// The probe was sent at `at`, and no ACK arrived since.
@@ -55,7 +56,7 @@ pub(crate) struct LossTimer {
     /// armed the timer.
     last_progress_at: Instant,
     /// Time of the last response (READ or stale) since the timer was armed; an expired timer is rearmed from this time.
-    last_rx_at: Option<Instant>,
+    last_rx_at: OptionalInstant,
     last_ack_req_at: Instant,
     /// `Probe::None` except under improved go-back-N.
     probe: Probe,
@@ -69,7 +70,7 @@ impl LossTimer {
             rto: AdaptiveRto::default(),
             is_adaptive: scheme.is_adaptive(),
             last_progress_at: Instant::ZERO,
-            last_rx_at: None,
+            last_rx_at: OptionalInstant::NONE,
             last_ack_req_at: Instant::ZERO,
             probe: Probe::None,
         }
@@ -80,7 +81,7 @@ impl LossTimer {
     }
 
     #[inline]
-    pub(crate) fn deadline(&self) -> Option<Instant> {
+    pub(crate) fn deadline(&self) -> OptionalInstant {
         self.timer.deadline()
     }
 
@@ -147,7 +148,7 @@ impl LossTimer {
     /// Records a stale response, which shows that the peer still responds. When the timer expires, the timer is rearmed
     /// from the time of this response.
     pub(crate) fn on_stale_response(&mut self, now: Instant) {
-        self.last_rx_at = Some(now);
+        self.last_rx_at = OptionalInstant::some(now);
     }
 
     /// Updates probe, round trip and timer after a response. Returns the round trip in nanoseconds, if measured. Under
@@ -205,7 +206,7 @@ impl LossTimer {
         if !result.changed {
             // No packet was acknowledged or lost, as after a READ response above a missing READ response. The timer is
             // rearmed, because more READ responses may be arriving.
-            if self.timer.deadline().is_some() {
+            if !self.timer.deadline().is_none() {
                 self.arm(scheme.unacked(), now);
             }
             return None;
@@ -280,12 +281,12 @@ impl LossTimer {
             self.timer.stop();
         }
         self.rto.on_progress();
-        self.last_rx_at = Some(now);
+        self.last_rx_at = OptionalInstant::some(now);
     }
 
     /// Arms the timer for the probe timeout, or for the end of the local ACK timeout if that is sooner.
     fn arm(&mut self, unacked_pkts: u32, now: Instant) {
-        self.last_rx_at = None;
+        self.last_rx_at = OptionalInstant::NONE;
         self.timer.restart_for(now, self.rto.wait_nanos(unacked_pkts), self.last_progress_at);
     }
 
@@ -349,7 +350,7 @@ impl LossTimer {
         if recovery.sent() == 0 {
             return false;
         }
-        let Some(last_rx_at) = self.last_rx_at else { return true };
+        let Some(last_rx_at) = self.last_rx_at.get() else { return true };
         self.arm(recovery.unacked(), last_rx_at);
         self.timer.take_expired(now)
     }

@@ -38,9 +38,10 @@ pub(crate) enum ResponderRecovery {
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct GapNaks {
     is_improved: bool,
-    /// PSN of the out-of-order packet received last. `None` initially and after an RNR NAK, until an out-of-order
-    /// packet has the flag `first` ([`OutOfOrderRequest`]).
-    last_out_of_order_psn: Option<Psn>,
+    /// False initially and after an RNR NAK, until an out-of-order packet has the flag `first` ([`OutOfOrderRequest`]).
+    has_last: bool,
+    /// PSN of the out-of-order packet received last; valid if `has_last`.
+    last_out_of_order_psn: Psn,
 }
 
 impl ResponderRecovery {
@@ -48,7 +49,11 @@ impl ResponderRecovery {
         let is_improved = scheme == RecoveryScheme::ImprovedGoBackN;
         match scheme {
             RecoveryScheme::GoBackN | RecoveryScheme::ImprovedGoBackN => {
-                ResponderRecovery::GoBackN(GapNaks { is_improved, last_out_of_order_psn: None })
+                ResponderRecovery::GoBackN(GapNaks {
+                    is_improved,
+                    has_last: false,
+                    last_out_of_order_psn: Psn::default(),
+                })
             }
             RecoveryScheme::SelectiveRepeat { .. } => ResponderRecovery::SelectiveRepeat,
         }
@@ -130,7 +135,7 @@ impl ResponderRecovery {
     /// Records an RNR NAK. Out-of-order packets that the peer retransmits after the RNR wait elicit no NAK.
     pub(crate) fn on_not_ready(&mut self) {
         if let ResponderRecovery::GoBackN(naks) = self {
-            naks.last_out_of_order_psn = None;
+            naks.has_last = false;
         }
     }
 }
@@ -140,10 +145,10 @@ impl GapNaks {
     fn on_out_of_order(&mut self, OutOfOrderRequest { psn, first, .. }: OutOfOrderRequest) -> bool {
         // If `psn` is not above the PSN of the out-of-order packet received last, the peer has retransmitted from una
         // on, and the retransmission of una was lost.
-        let went_back =
-            |last_out_of_order_psn| psn.offset_from(last_out_of_order_psn).is_some_and(|offset| offset <= 0);
-        let lost_again = self.is_improved && self.last_out_of_order_psn.is_some_and(went_back);
-        self.last_out_of_order_psn = (first || self.last_out_of_order_psn.is_some()).then_some(psn);
+        let is_retransmission =
+            self.has_last && psn.offset_from(self.last_out_of_order_psn).is_some_and(|offset| offset <= 0);
+        let lost_again = self.is_improved && is_retransmission;
+        (self.has_last, self.last_out_of_order_psn) = (first || self.has_last, psn);
         first || lost_again
     }
 }

@@ -1,23 +1,27 @@
 //! Retransmission timers: the local ACK timeout (IBA 9.7.6.1.3), and PTO and RTO, computed from measured round trips.
 
 use crate::psn::Psn;
-use crate::time::Instant;
+use crate::time::{Instant, OptionalInstant};
 
 /// 4.096 us, the unit of the local ACK timeout (IBA 9.7.6.1.3), in nanoseconds.
 const TIMEOUT_UNIT_NANOS: u64 = 4096;
 
+/// A timeout that never expires. An instant that is later by this timeout saturates at [`OptionalInstant::NONE`].
+const NEVER_NANOS: u64 = u64::MAX;
+
 /// Retransmission timer of a requester: armed while packets are unacknowledged, and rearmed at progress.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct RetransmitTimer {
-    /// The local ACK timeout in nanoseconds; `None` if disabled.
-    rto_nanos: Option<u64>,
-    deadline: Option<Instant>,
+    /// The local ACK timeout in nanoseconds; [`NEVER_NANOS`] if disabled.
+    rto_nanos: u64,
+    /// None while the timer is disarmed.
+    deadline: OptionalInstant,
 }
 
 impl RetransmitTimer {
     /// Creates a disarmed timer. The local ACK timeout is 4.096 us * 2^`timeout`, and is disabled if `timeout` is 0.
     pub(crate) fn new(timeout: u8) -> Self {
-        RetransmitTimer { rto_nanos: rto_nanos(timeout), deadline: None }
+        RetransmitTimer { rto_nanos: rto_nanos(timeout), deadline: OptionalInstant::NONE }
     }
 
     /// Changes the local ACK timeout; a deadline that is already set does not change.
@@ -26,7 +30,7 @@ impl RetransmitTimer {
     }
 
     #[inline]
-    pub(crate) fn deadline(&self) -> Option<Instant> {
+    pub(crate) fn deadline(&self) -> OptionalInstant {
         self.deadline
     }
 
@@ -39,38 +43,32 @@ impl RetransmitTimer {
 
     /// Arms the timer for `wait_nanos`, but not beyond the end of the local ACK timeout that began at `since`.
     pub(crate) fn restart_for(&mut self, now: Instant, wait_nanos: u64, since: Instant) {
-        let passed = now.nanos_since(since);
-        let left_nanos = self.rto_nanos.map_or(wait_nanos, |rto| rto.saturating_sub(passed));
-        self.deadline = Some(now.plus_nanos(left_nanos.min(wait_nanos)));
+        let left_nanos = self.rto_nanos.saturating_sub(now.nanos_since(since));
+        self.deadline = OptionalInstant::some(now.plus_nanos(left_nanos.min(wait_nanos)));
     }
 
     pub(crate) fn has_passed(&self, since: Instant, now: Instant) -> bool {
-        self.rto_nanos.is_some_and(|rto| now.nanos_since(since) >= rto)
+        now.nanos_since(since) >= self.rto_nanos
     }
 
+    /// Arms the timer for the local ACK timeout; if this timeout is disabled, disarms the timer.
     #[inline]
     pub(crate) fn restart(&mut self, now: Instant) {
-        self.deadline = self.rto_nanos.map(|rto_nanos| now.plus_nanos(rto_nanos));
+        self.deadline = OptionalInstant::some(now.plus_nanos(self.rto_nanos));
     }
 
     #[inline]
     pub(crate) fn stop(&mut self) {
-        self.deadline = None;
+        self.deadline = OptionalInstant::NONE;
     }
 
     pub(crate) fn take_expired(&mut self, now: Instant) -> bool {
-        let expired = self.deadline.is_some_and(|deadline| deadline <= now);
+        let expired = self.deadline.get().is_some_and(|deadline| deadline <= now);
         if expired {
             self.stop();
         }
         expired
     }
-}
-
-#[derive(Clone, Copy, Debug)]
-struct Timed {
-    psn: Psn,
-    at: Instant,
 }
 
 /// PTO and RTO of a requester, computed from measured round trips (RFC 6298, section 2), with the two lower bounds of
@@ -92,13 +90,15 @@ pub(crate) struct AdaptiveRto {
     rttvar_nanos: u64,
     /// The shortest round trip measured, in nanoseconds; 0 before the first sample.
     min_nanos: u64,
-    timed: Option<Timed>,
+    /// Packet whose round trip is measured since `timed_at`; valid unless `timed_at` is none.
+    timed_psn: Psn,
+    timed_at: OptionalInstant,
     /// Number of times that the next PTO is doubled.
-    backoff: u32,
+    backoff: u8,
     /// Number of probe timeouts that expired since the last round-trip sample.
-    unmeasured: u32,
+    unmeasured: u8,
     /// Number of probe timeouts that expired since a packet was last acknowledged.
-    expiries: u32,
+    expiries: u8,
 }
 
 /// RTO before the first round-trip sample, in nanoseconds: long, because the round trip is unknown.
@@ -112,29 +112,29 @@ const RTO_HIGH_NANOS: u64 = 320_000;
 /// Largest number of packets in flight at which [`RTO_LOW_NANOS`] applies.
 const RTO_LOW_PKTS: u32 = 3;
 /// After this number of expiries without a round-trip sample, only a sample ends the backoff of the PTO.
-const EXPIRIES_UNMEASURED_MAX: u32 = 8;
+const EXPIRIES_UNMEASURED_MAX: u8 = 8;
 /// Largest number of times that the PTO is doubled.
-const BACKOFF_MAX: u32 = 16;
+const BACKOFF_MAX: u8 = 16;
 
 impl AdaptiveRto {
     /// Starts to measure the round trip of `psn`, sent for the first time, unless another round trip is being measured.
     #[inline]
     pub(crate) fn on_sent(&mut self, psn: Psn, now: Instant) {
-        if self.timed.is_none() {
-            self.timed = Some(Timed { psn, at: now });
+        if self.timed_at.is_none() {
+            (self.timed_psn, self.timed_at) = (psn, OptionalInstant::some(now));
         }
     }
 
     #[inline]
     pub(crate) fn timed(&self) -> Option<Psn> {
-        self.timed.map(|timed| timed.psn)
+        self.timed_at.get().map(|_| self.timed_psn)
     }
 
     /// Records the ACK of the packet whose round trip is being measured. Returns this round trip in nanoseconds.
     pub(crate) fn on_acked(&mut self, now: Instant) -> Option<u64> {
-        let timed = self.timed.take()?;
+        let timed_at = self.timed_at.take()?;
         (self.backoff, self.unmeasured) = (0, 0);
-        let rtt = now.nanos_since(timed.at);
+        let rtt = now.nanos_since(timed_at);
         self.on_sample(rtt);
         Some(rtt)
     }
@@ -157,7 +157,7 @@ impl AdaptiveRto {
 
     /// Abandons the round-trip measurement, because a retransmission may elicit the next ACK (RFC 6298, section 3).
     pub(crate) fn cancel(&mut self) {
-        self.timed = None;
+        self.timed_at = OptionalInstant::NONE;
     }
 
     /// Records that packets were acknowledged: the next expiry is a tail loss probe. The PTO before this probe is
@@ -189,7 +189,7 @@ impl AdaptiveRto {
             0 => FIRST_RTO_NANOS,
             srtt => (srtt + 4 * self.rttvar_nanos).max(floor_nanos(in_flight_pkts)),
         };
-        self.expiries += 1;
+        self.expiries = self.expiries.saturating_add(1);
         self.backoff = self.backoff.saturating_add(1);
         self.unmeasured = self.unmeasured.saturating_add(1);
         match self.expiries {
@@ -216,8 +216,8 @@ fn floor_nanos(in_flight_pkts: u32) -> u64 {
     if in_flight_pkts <= RTO_LOW_PKTS { RTO_LOW_NANOS } else { RTO_HIGH_NANOS }
 }
 
-fn rto_nanos(timeout: u8) -> Option<u64> {
-    (timeout != 0).then(|| TIMEOUT_UNIT_NANOS << (timeout & 0x1F))
+fn rto_nanos(timeout: u8) -> u64 {
+    if timeout == 0 { NEVER_NANOS } else { TIMEOUT_UNIT_NANOS << (timeout & 0x1F) }
 }
 
 #[cfg(test)]
@@ -229,13 +229,13 @@ mod tests {
         let mut timer = RetransmitTimer::new(14);
         timer.start(Instant::ZERO);
         timer.start(Instant::from_nanos(9));
-        assert_eq!(timer.deadline(), Some(Instant::from_nanos(67_108_864)));
+        assert_eq!(timer.deadline().get(), Some(Instant::from_nanos(67_108_864)));
         assert!(!timer.take_expired(Instant::from_nanos(67_108_863)));
         assert!(timer.take_expired(Instant::from_nanos(67_108_864)));
         assert!(!timer.take_expired(Instant::from_nanos(67_108_865)));
         let mut never = RetransmitTimer::new(0);
         never.restart(Instant::ZERO);
-        assert_eq!(never.deadline(), None);
+        assert_eq!(never.deadline().get(), None);
     }
 
     #[test]
@@ -243,9 +243,9 @@ mod tests {
         let mut timer = RetransmitTimer::new(1);
         timer.start(Instant::ZERO);
         timer.set_timeout(2);
-        assert_eq!(timer.deadline(), Some(Instant::from_nanos(8192)));
+        assert_eq!(timer.deadline().get(), Some(Instant::from_nanos(8192)));
         timer.restart(Instant::ZERO);
-        assert_eq!(timer.deadline(), Some(Instant::from_nanos(16384)));
+        assert_eq!(timer.deadline().get(), Some(Instant::from_nanos(16384)));
     }
 
     #[test]

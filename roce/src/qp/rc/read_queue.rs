@@ -155,15 +155,15 @@ impl Allowance {
 
 #[derive(Debug)]
 pub(crate) struct ReadQueue {
-    limit: u8,
+    allowance: Allowance,
     duplicates_max: usize,
+    new_reads: usize,
+    mtu_bytes: u32,
+    limit: u8,
     /// True under selective repeat, where a duplicate requests lost responses only.
     retransmits_parts: bool,
-    mtu_bytes: u32,
-    new_reads: usize,
-    queue: VecDeque<Waiting>,
     resources: VecDeque<ResponderResource>,
-    allowance: Allowance,
+    queue: VecDeque<Waiting>,
 }
 
 impl ReadQueue {
@@ -175,20 +175,15 @@ impl ReadQueue {
         let duplicates_max = if places == 0 { 0 } else { duplicates_max.unwrap_or(places) };
         let queue = VecDeque::with_capacity(places + duplicates_max);
         ReadQueue {
-            limit,
-            duplicates_max,
-            retransmits_parts,
-            mtu_bytes,
-            new_reads: 0,
-            queue,
-            resources: VecDeque::with_capacity(places),
             allowance: Allowance { since: Instant::ZERO },
+            duplicates_max,
+            new_reads: 0,
+            mtu_bytes,
+            limit,
+            retransmits_parts,
+            resources: VecDeque::with_capacity(places),
+            queue,
         }
-    }
-
-    #[inline]
-    pub(crate) fn is_empty(&self) -> bool {
-        self.queue.is_empty()
     }
 
     fn is_full(&self) -> bool {

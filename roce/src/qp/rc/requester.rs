@@ -17,7 +17,7 @@ use crate::qp::segment::{Segment, segment};
 use crate::queue::{SendOp, WcStatus};
 use crate::recovery::loss_timer::LossTimer;
 use crate::recovery::{AckEvent, Expiry, Nak, Recovery, RecoveryResult, RecoveryScheme, Requests as _};
-use crate::time::Instant;
+use crate::time::{Instant, OptionalInstant};
 use crate::wire::{Opcode, PacketSpec, RecvEth, Reth};
 
 const RNR_RETRY_FOREVER: u8 = 7;
@@ -70,20 +70,25 @@ struct LocalFault {
     status: WcStatus,
 }
 
+///
+/// Each message needs all this state, so further parameters of [`RequesterConfig`] are not stored.
 pub(crate) struct Requester {
-    pub(super) config: RequesterConfig,
     pub(super) recovery: Recovery,
+    pub(super) loss_timer: LossTimer,
     pub(super) congestion: Congestion,
     /// Under improved go-back-N, limits the packets in flight, because a loss causes the retransmission of all of them.
     /// Under selective repeat, if the peer's reorder buffer had no room, limits the number of PSNs sent from una on.
     loss_window: LossWindow,
-    pub(super) loss_timer: LossTimer,
+    /// RNR wait: no request is sent before this time.
+    pub(super) rnr_until: OptionalInstant,
+    local_fault: Option<LocalFault>,
+    ack_req: AckReq,
+    mtu_bytes: u32,
+    max_rd_atomic: u8,
+    retry_count: u8,
+    rnr_retry: u8,
     pub(super) retries_left: u8,
     pub(super) rnr_retries_left: u8,
-    /// RNR wait: no request is sent before this time.
-    pub(super) rnr_until: Option<Instant>,
-    ack_req: AckReq,
-    local_fault: Option<LocalFault>,
     /// True in state SQD: no further work request starts.
     draining: bool,
 }
@@ -91,18 +96,26 @@ pub(crate) struct Requester {
 impl Requester {
     pub(crate) fn new(config: RequesterConfig) -> Self {
         Requester {
-            config,
             recovery: Recovery::new(config.recovery, config.first_psn),
+            loss_timer: LossTimer::new(config.recovery, config.timeout),
             congestion: Congestion::new(&config.congestion, config.link_bits_per_sec),
             loss_window: LossWindow::default(),
-            loss_timer: LossTimer::new(config.recovery, config.timeout),
+            rnr_until: OptionalInstant::NONE,
+            local_fault: None,
+            ack_req: AckReq::default(),
+            mtu_bytes: config.mtu_bytes,
+            max_rd_atomic: config.max_rd_atomic,
+            retry_count: config.retry_count,
+            rnr_retry: config.rnr_retry,
             retries_left: config.retry_count,
             rnr_retries_left: config.rnr_retry,
-            rnr_until: None,
-            ack_req: AckReq::default(),
-            local_fault: None,
             draining: false,
         }
+    }
+
+    #[inline]
+    pub(crate) fn mtu_bytes(&self) -> u32 {
+        self.mtu_bytes
     }
 
     /// Returns una, and the number of PSNs sent from una on.
@@ -145,22 +158,23 @@ impl Requester {
     /// Returns the time at which the engine must call `on_time`.
     #[inline]
     pub(crate) fn deadline(&self) -> Option<Instant> {
-        match (self.loss_timer.deadline(), self.rnr_until) {
-            (Some(a), Some(b)) => Some(if a < b { a } else { b }),
-            (a, b) => a.or(b),
-        }
+        self.loss_timer.deadline().min(self.rnr_until).get()
     }
 
     pub(crate) fn set_draining(&mut self, draining: bool) {
         self.draining = draining;
     }
 
-    /// Changes the parameters. An armed timer keeps its deadline.
-    pub(crate) fn reconfigure(&mut self, config: RequesterConfig) {
-        if config.congestion != self.config.congestion {
+    /// Changes the parameters. An armed timer keeps its deadline. Congestion control starts anew if
+    /// `is_congestion_changed`.
+    pub(crate) fn reconfigure(&mut self, config: RequesterConfig, is_congestion_changed: bool) {
+        if is_congestion_changed {
             self.congestion = Congestion::new(&config.congestion, config.link_bits_per_sec);
         }
-        self.config = config;
+        self.mtu_bytes = config.mtu_bytes;
+        self.max_rd_atomic = config.max_rd_atomic;
+        self.retry_count = config.retry_count;
+        self.rnr_retry = config.rnr_retry;
         self.loss_timer.set_timeout(config.timeout);
         self.retries_left = config.retry_count;
         self.rnr_retries_left = config.rnr_retry;
@@ -173,7 +187,7 @@ impl Requester {
         outstanding: &mut Outstanding,
         tx: &mut TxContext<'_, P>,
     ) -> TxOutcome {
-        if self.rnr_until.is_some() {
+        if !self.rnr_until.is_none() {
             return TxOutcome::Done;
         }
         let in_flight_pkts_max = self.in_flight_pkts_max(outstanding);
@@ -203,7 +217,7 @@ impl Requester {
             let Some(open) = outstanding.queue().open(place.index, tx.memory, tx.pd) else {
                 return TxOutcome::Done;
             };
-            let (op, len_bytes, mtu_bytes) = (&open.wqe.op, open.wqe.list.len_bytes, self.config.mtu_bytes);
+            let (op, len_bytes, mtu_bytes) = (&open.wqe.op, open.wqe.list.len_bytes, self.mtu_bytes);
             let part = segment(op, len_bytes, place.packet, mtu_bytes, is_selective);
             if part.opcode == Opcode::RC_RDMA_READ_REQUEST {
                 match self.send_read(outstanding, part, (psn, place, in_flight_pkts_max), tx) {
@@ -237,7 +251,7 @@ impl Requester {
 
     #[inline]
     fn is_at_max_reads(&self, outstanding: &Outstanding) -> bool {
-        outstanding.read_requests_in_flight(self.recovery.una()) >= u32::from(self.config.max_rd_atomic)
+        outstanding.read_requests_in_flight(self.recovery.una()) >= u32::from(self.max_rd_atomic)
     }
 
     /// Returns the number of PSNs of the READ request to send at `place`; `None` if no READ request may be sent now.
@@ -271,7 +285,7 @@ impl Requester {
         let kind = Kind { is_read, takes_receive: takes_receive(&wqe.op) };
         let is_fenced = wqe.flags.fence;
         let len_bytes = wqe.list.len_bytes;
-        let max_reads = u32::from(self.config.max_rd_atomic);
+        let max_reads = u32::from(self.max_rd_atomic);
         if is_read && max_reads == 0 {
             // If `max_rd_atomic` is 0, no READ request may be sent: the READ fails, because otherwise it would never
             // complete.
@@ -280,7 +294,7 @@ impl Requester {
         if (is_read && self.is_at_max_reads(outstanding)) || (is_fenced && outstanding.assigned_reads() > 0) {
             return None;
         }
-        outstanding.assign(len_bytes, kind, self.recovery.sent(), self.config.mtu_bytes)
+        outstanding.assign(len_bytes, kind, self.recovery.sent(), self.mtu_bytes)
     }
 
     /// Records that the next work request cannot start: it completes with `status` when it is the oldest.
@@ -314,7 +328,7 @@ impl Requester {
         let mut is_doubled = false;
         if is_selective || is_retransmission {
             let Some(span) = self.read_span(outstanding, place) else { return Ok(false) };
-            part.limit_read(span, self.config.mtu_bytes);
+            part.limit_read(span, self.mtu_bytes);
             is_doubled = self.congestion.is_window() && self.recovery.doubles_read(part.psn_span);
         }
         let mut spec = tx.builder.packet(part.opcode, psn, 0);
@@ -326,7 +340,7 @@ impl Requester {
         self.account_for(psn, &part, tx);
         if !self.congestion.is_window() {
             let response = Opcode::RC_RDMA_READ_RESPONSE_MIDDLE;
-            let frame_bytes = tx.builder.frame_bytes(response, self.config.mtu_bytes);
+            let frame_bytes = tx.builder.frame_bytes(response, self.mtu_bytes);
             self.congestion.on_read_sent(tx.now, part.psn_span, frame_bytes);
         }
         if is_doubled {
@@ -434,7 +448,7 @@ impl Requester {
             } else {
                 self.congestion.follows_round_trip()
             };
-        let is_rnr_wait = self.rnr_until.is_some();
+        let is_rnr_wait = !self.rnr_until.is_none();
         let rtt_nanos = self.loss_timer.on_result(&mut self.recovery, &result, samples_ack, is_rnr_wait, now);
         if result.changes_loss_window {
             // An implied NAK does not reduce the loss window, because READ responses received above the lost response
@@ -447,10 +461,10 @@ impl Requester {
             self.notify_congestion(now, &result, rtt_nanos);
         }
         if result.is_executed {
-            self.rnr_retries_left = self.config.rnr_retry;
+            self.rnr_retries_left = self.rnr_retry;
         }
         if result.acked_pkts > 0 {
-            self.retries_left = self.config.retry_count;
+            self.retries_left = self.retry_count;
         } else if result.has_gone_back {
             return self.use_retry(counters);
         }
@@ -480,10 +494,10 @@ impl Requester {
     ) -> Option<WcStatus> {
         let refusal = self.recovery.on_refused(next, outstanding, self.loss_timer.ack_time(now));
         if refusal.is_progress {
-            self.retries_left = self.config.retry_count;
-            self.rnr_retries_left = self.config.rnr_retry;
+            self.retries_left = self.retry_count;
+            self.rnr_retries_left = self.rnr_retry;
         }
-        if self.rnr_until.is_some() || refusal.in_flight_pkts == 0 {
+        if !self.rnr_until.is_none() || refusal.in_flight_pkts == 0 {
             return None; // an RNR NAK within the RNR wait, or with nothing in flight
         }
         if self.rnr_retries_left == 0 {
@@ -491,15 +505,15 @@ impl Requester {
             self.loss_timer.stop();
             return Some(WcStatus::RnrRetryExcErr);
         }
-        if self.config.rnr_retry != RNR_RETRY_FOREVER {
+        if self.rnr_retry != RNR_RETRY_FOREVER {
             self.rnr_retries_left -= 1;
         }
         // An RNR NAK shows that packet `next` arrived, and therefore restores the retry count. Otherwise the NAK (PSN
         // sequence error) that Linux's rxe sends after each RNR NAK would use up the retry count.
-        self.retries_left = self.config.retry_count;
+        self.retries_left = self.retry_count;
         self.recovery.go_back();
         self.loss_timer.on_rnr_nak();
-        self.rnr_until = Some(now.plus_nanos(wait_nanos));
+        self.rnr_until = OptionalInstant::some(now.plus_nanos(wait_nanos));
         None
     }
 
@@ -513,10 +527,10 @@ impl Requester {
         outstanding: &mut Outstanding,
         counters: &mut QpCounters,
     ) -> Option<WcStatus> {
-        if self.rnr_until.is_some_and(|until| until <= now) {
-            self.rnr_until = None;
+        if self.rnr_until.get().is_some_and(|until| until <= now) {
+            self.rnr_until = OptionalInstant::NONE;
             if self.loss_timer.on_rnr_wait_over(&self.recovery, now) {
-                self.retries_left = self.config.retry_count;
+                self.retries_left = self.retry_count;
             }
         }
         if self.loss_timer.take_expired(&mut self.recovery, now)? {

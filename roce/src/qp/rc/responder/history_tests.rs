@@ -19,7 +19,7 @@ fn an_acknowledgement_goes_up_to_a_psn_that_a_read_had_a_round_of_psns_before() 
     let mut store = ReorderStore::new(0, Payload::Carried);
     let mut responder = Responder::new(ResponderConfig::new(&conn, first));
     let reth = Reth { va: 0, rkey: RKey(1), len_bytes: mtu_bytes };
-    responder.reads.push(ReadRequest::new(first, reth, Msn::new(1), mtu_bytes));
+    responder.queue_read(ReadRequest::new(first, reth, Msn::new(1), mtu_bytes));
     responder.accept(1, &mut store);
     assert_eq!(
         responder.transmitter().last_acknowledged(),

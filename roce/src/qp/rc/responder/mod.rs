@@ -39,18 +39,22 @@ use crate::wire::{NakCode, Operation, Packet};
 
 pub(crate) use config::{ResponderAction, ResponderConfig};
 
-use ack::{AckPolicy, Due};
+use ack::AckPolicy;
 use order::{Disposition, Order};
 use transmit::Transmitter;
 
 #[derive(Debug)]
+#[repr(C)] // the order puts the cache lines that each message needs side by side
 pub(crate) struct Responder {
-    recovery: ResponderRecovery,
-    order: Order,
-    inbound: Inbound,
-    msn: Msn,
-    reads: ReadQueue,
     acks: AckPolicy,
+    order: Order,
+    recovery: ResponderRecovery,
+    msn: Msn,
+    /// Whether `reads` may have a READ in its queue or history: whether a READ was executed.
+    has_reads: bool,
+    inbound: Inbound,
+    /// Boxed, because messages other than READs need only `has_reads`.
+    reads: Box<ReadQueue>,
 }
 
 impl Responder {
@@ -58,21 +62,18 @@ impl Responder {
         let recovery = ResponderRecovery::new(config.recovery);
         let duplicates_max = recovery.duplicate_reads_max();
         Responder {
-            recovery,
-            order: Order::new(&config),
-            inbound: Inbound::new(config.mtu_bytes, recovery.accepts_numbered_sends()),
-            msn: start::MSN,
-            reads: ReadQueue::new(config.max_dest_rd_atomic, duplicates_max, config.mtu_bytes),
             acks: AckPolicy::new(config.first_psn),
+            order: Order::new(&config),
+            recovery,
+            msn: start::MSN,
+            has_reads: false,
+            inbound: Inbound::new(config.mtu_bytes, recovery.accepts_numbered_sends()),
+            reads: Box::new(ReadQueue::new(config.max_dest_rd_atomic, duplicates_max, config.mtu_bytes)),
         }
     }
 
     pub(crate) fn expected_psn(&self) -> Psn {
         self.order.expected()
-    }
-
-    pub(crate) fn has_answers(&self) -> bool {
-        self.acks.due() != Due::Nothing || !self.reads.is_empty()
     }
 
     /// Returns whether the packet with the expected PSN is buffered or placed.
@@ -131,9 +132,14 @@ impl Responder {
         let reth = read::authorize(request, &self.reads, rx)?;
         self.msn = self.msn.next();
         let read = ReadRequest::new(request.psn(), reth, self.msn, self.inbound.mtu_bytes());
-        self.reads.push(read);
+        self.queue_read(read);
         rx.counters.rx_read_requests += 1;
         Ok(read.packets)
+    }
+
+    fn queue_read(&mut self, read: ReadRequest) {
+        self.has_reads = true;
+        self.reads.push(read);
     }
 
     #[inline]
@@ -326,6 +332,7 @@ impl Responder {
             mtu_bytes: self.inbound.mtu_bytes(),
             msn: self.msn,
             reads: &mut self.reads,
+            has_reads: self.has_reads,
             acks: &mut self.acks,
         }
     }

@@ -50,6 +50,8 @@ impl Disposition {
 #[derive(Debug)]
 pub(super) struct Order {
     expected: ExpectedPsn,
+    /// Whether `buffer` has requests. Most packets need `buffer` for this reason only, and would load its cache line.
+    has_out_of_order: bool,
     /// `None` under go-back-N.
     buffer: Option<Box<ReorderBuffer>>,
 }
@@ -60,6 +62,7 @@ impl Order {
         let window_pkts = config.recovery.buffered_pkts_max();
         Order {
             expected: ExpectedPsn::new(config.first_psn),
+            has_out_of_order: false,
             buffer: window_pkts.map(|window_pkts| Box::new(ReorderBuffer::new(window_pkts, is_relaxed))),
         }
     }
@@ -84,7 +87,7 @@ impl Order {
     /// directly before the advance.
     #[inline]
     pub(super) fn accept(&mut self, span: u32, store: &mut ReorderStore) -> bool {
-        let has_out_of_order = self.has_out_of_order();
+        let has_out_of_order = self.has_out_of_order;
         if has_out_of_order {
             self.pass(span, store);
         }
@@ -98,6 +101,7 @@ impl Order {
         let expected = self.expected();
         if let Some(buffer) = &mut self.buffer {
             buffer.pass(expected, span, store);
+            self.has_out_of_order = !buffer.set().is_empty();
         }
     }
 
@@ -112,12 +116,12 @@ impl Order {
 
     #[inline]
     pub(super) fn has_out_of_order(&self) -> bool {
-        self.set().is_some_and(|set| !set.is_empty())
+        self.has_out_of_order
     }
 
     #[inline]
     pub(super) fn has_next(&self) -> bool {
-        self.set().is_some_and(|set| !set.is_empty() && set.contains(self.expected()))
+        self.has_out_of_order && self.set().is_some_and(|set| set.contains(self.expected()))
     }
 
     /// Returns whether PSN `psn - 1` is buffered or placed, and PSN `psn + 1` is not.
@@ -154,6 +158,7 @@ impl Order {
         } else {
             buffer.discard(expected, packet.bth.psn, store);
         }
+        self.has_out_of_order = !buffer.set().is_empty();
     }
 
     /// If placement is relaxed and the address of the payload is known, places the payload of an out-of-order packet.
@@ -173,10 +178,12 @@ impl Order {
             return if is_duplicate { Disposition::Duplicate } else { Disposition::Dropped };
         }
         if place(buffer, packet, expected, inbound, rx).is_some() {
+            self.has_out_of_order = true;
             return Disposition::Placed;
         }
         let mut dropped = 0;
         let is_buffered = buffer.buffer(packet, (expected, rx.slot, rx.now), store, &mut dropped);
+        self.has_out_of_order = !buffer.set().is_empty();
         rx.counters.reorder_no_room += dropped + u64::from(!is_buffered);
         match (is_buffered, dropped) {
             (false, _) => Disposition::NoRoom,
@@ -221,12 +228,14 @@ impl Order {
         let expected = self.expected();
         if let Some(buffer) = &mut self.buffer {
             buffer.on_dropped(expected, psn);
+            self.has_out_of_order = !buffer.set().is_empty();
         }
     }
 
     pub(super) fn clear(&mut self, store: &mut ReorderStore) {
         if let Some(buffer) = &mut self.buffer {
             buffer.clear(store);
+            self.has_out_of_order = false;
         }
     }
 }

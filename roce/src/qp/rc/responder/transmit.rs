@@ -35,6 +35,8 @@ pub(super) struct Transmitter<'a> {
     pub mtu_bytes: u32,
     pub msn: Msn,
     pub reads: &'a mut ReadQueue,
+    /// If false, `reads` is empty, and is not accessed.
+    pub has_reads: bool,
     pub acks: &'a mut AckPolicy,
 }
 
@@ -55,7 +57,9 @@ impl Transmitter<'_> {
             }
             self.acks.on_sack_sent();
         }
-        while let Some(waiting) = self.reads.front() {
+        while self.has_reads
+            && let Some(waiting) = self.reads.front()
+        {
             if *tx.budget == 0 {
                 return TxOutcome::MoreToSend;
             }
@@ -128,6 +132,9 @@ impl Transmitter<'_> {
     #[inline]
     pub(super) fn last_acknowledged(&mut self) -> Psn {
         let last = self.order.expected().minus(1);
+        if !self.has_reads {
+            return last;
+        }
         // `forget_stale` must be called at least once per half of the PSN circle. This call is sufficient, because each
         // message elicits an ACK and takes at most half of the PSN circle.
         self.reads.forget_stale(last);
