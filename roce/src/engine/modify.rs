@@ -108,6 +108,9 @@ impl<P: Port> Engine<P> {
                         &qp.attributes,
                         link_bits_per_sec,
                     );
+                    if let Service::Rc(rc) = &mut connection.service {
+                        rc.requester.set_probe_min(self.probe_min_nanos);
+                    }
                     set_traffic_class(connection, &qp.attributes, &mut self.address_handles);
                 }
             }
