@@ -25,6 +25,7 @@ use crate::options::DeviceOptions;
 use crate::port::{PortSpec, Wire};
 use crate::registry;
 use crate::stat::DeviceCounters;
+use crate::wake_set::WakeSet;
 
 /// An open device, with the objects that this context created and their asynchronous events (`ibv_context`). A device
 /// may have several contexts. The device is closed when all its contexts, their clones and their objects are dropped.
@@ -121,6 +122,7 @@ impl Context {
             mtu_bytes: caps.mtu_bytes,
             active_mtu: PathMtu::largest_for(caps.mtu_bytes),
             is_up,
+            wakes_by: shared.wakes.as_ref().map(WakeSet::kind),
             gids: driven.engine.neighbour().gids().iter().map(|(index, entry)| (index, entry.gid)).collect(),
             caps: DeviceCaps::new(shared.limits),
         }

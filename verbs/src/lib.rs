@@ -32,6 +32,7 @@ mod drive;
 mod error;
 mod fatal;
 mod inbox;
+mod linger;
 mod listeners;
 mod lock;
 #[cfg(all(test, loom))]
@@ -44,9 +45,12 @@ mod progress;
 mod qp;
 mod queues;
 mod registry;
+mod sleep;
 mod srq;
 #[cfg(all(test, not(loom)))]
 mod threads;
+mod waiter;
+mod wake_set;
 mod watch;
 
 pub use attr::{DeviceAttr, DeviceCaps};
@@ -58,12 +62,13 @@ pub use error::{Error, OpenError};
 pub use listeners::{AsyncEvent, CompletionEvent};
 pub use mr::{Mr, Pd};
 pub use objects::ContextObjects;
-pub use options::DeviceOptions;
+pub use options::{DeviceOptions, ProgressPolicy};
 pub use port::{PortSpec, PortSpecError};
 pub use qp::{ConnectOptions, Qp, QpOptions};
 pub use queues::{CqQueue, QpQueues, SrqQueue};
 pub use srq::{Srq, SrqOptions};
 
+pub use dpdk_ffi::WakeKind;
 pub use roce::congestion::{CnpPacing, CongestionScheme, NoCongestionScheme, NotificationConfig};
 pub use roce::engine::{Attributes, CreateError, DestroyError, Event, QpnPrefix};
 pub use roce::id::{Gid, LKey, Mac, Qpn, RKey};
