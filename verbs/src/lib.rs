@@ -9,7 +9,8 @@
 //! other thread drives the engine, `post_send` may itself send packets, and a poll of an empty completion queue
 //! receives and sends packets. While no application thread polls, the background thread of the device drives the
 //! engine, because the responder must still execute the peer's READs and WRITEs. The background thread sleeps while the
-//! application polls and while the port is idle.
+//! application polls, and until a frame arrives or a timer of the engine expires. [`ProgressPolicy`] selects other
+//! policies.
 //!
 //! ```text
 //!   application thread:   post_send -> send queue       -> engine.push -> port

@@ -105,6 +105,8 @@ struct BackgroundThread<'a> {
     polls_slept: u64,
     missed: u32,
     spurious: u32,
+    /// Whether the thread sleeps next without lingering.
+    yields: bool,
 }
 
 impl<'a> BackgroundThread<'a> {
@@ -120,6 +122,7 @@ impl<'a> BackgroundThread<'a> {
             polls_slept: 0,
             missed: 0,
             spurious: 0,
+            yields: false,
         }
     }
 
@@ -149,7 +152,7 @@ impl<'a> BackgroundThread<'a> {
     /// application has an event to process, or the device is being closed.
     fn drive(&mut self) {
         let shared = self.shared;
-        if shared.sleep.is_led() {
+        if std::mem::take(&mut self.yields) || shared.sleep.is_led() {
             return;
         }
         let _driving = shared.activity.drive_in_background();
@@ -158,7 +161,6 @@ impl<'a> BackgroundThread<'a> {
             let Some(mut driven) = shared.try_lock() else { return };
             let events = driven.events();
             let idle = driven.poll(shared.now()).is_idle();
-            // A thread that was woken by an event needs the processor, and polls soon.
             let has_event = driven.events() != events;
             drop(driven);
             let lingers = self.linger.goes_on(!idle);
@@ -233,7 +235,10 @@ impl<'a> BackgroundThread<'a> {
             return;
         }
         shared.sleep.wake_up();
+        let events = driven.events();
         let is_idle = driven.poll(shared.now()).is_idle();
+        // A thread that was woken by an event needs the processor, and polls soon.
+        self.yields = driven.events() != events;
         drop(driven);
         if !is_idle {
             self.linger.restart();
