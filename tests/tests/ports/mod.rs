@@ -4,5 +4,6 @@ mod command;
 mod exchange;
 mod links;
 mod pairs;
+mod sleep;
 mod stat;
 mod verbs;
