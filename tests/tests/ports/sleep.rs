@@ -44,7 +44,7 @@ fn ends_of_a_veth_pair_sleep_between_messages() {
     let _turn = turn();
     play(&veth("af_packet", 4200), "10.0.0.1", 18652);
     if is_root() {
-        play(&veth("af_xdp", 2200), "10.0.0.1", 18653);
+        play(&veth("af_xdp", 2200), "10.1.0.1", 18653);
     }
 }
 
