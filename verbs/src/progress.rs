@@ -303,7 +303,7 @@ impl<'a> BackgroundThread<'a> {
             let readable = polled.iter().zip(&fds).filter(|(polled, _)| !polled.revents().is_empty());
             readable.for_each(|(_, (mark, _))| mark(&mut woken));
         }
-        shared.sleep.silence_background();
+        shared.sleep.clear_background_bell();
         woken
     }
 

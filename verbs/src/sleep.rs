@@ -206,11 +206,11 @@ impl<B: Semaphore> Sleep<B> {
         self.background_bell.add();
     }
 
-    pub(crate) fn silence_background(&self) {
+    pub(crate) fn clear_background_bell(&self) {
         self.background_bell.take();
     }
 
-    pub(crate) fn silence_leader(&self) {
+    pub(crate) fn clear_leader_bell(&self) {
         self.leader_bell.take();
     }
 }

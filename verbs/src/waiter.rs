@@ -68,7 +68,7 @@ impl<'a> Waiter<'a> {
         let mut fds = vec![inbox, shared.sleep.leader_bell()];
         fds.extend(shared.wakes.iter().flat_map(|wakes| wakes.sources()).map(AsFd::as_fd));
         let slept = sleep_on(&fds, Duration::from_nanos(until.nanos_since(now)));
-        shared.sleep.silence_leader();
+        shared.sleep.clear_leader_bell();
         let mut driven = shared.lock()?;
         shared.sleep.wake_up();
         shared.activity.count_poll();

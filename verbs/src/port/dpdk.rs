@@ -48,7 +48,7 @@ impl DpdkPort {
     /// Makes the wake sources of all queues readable when the next frame arrives ([`EthQueue::arm`]). Returns false if
     /// a queue cannot be armed at present.
     pub(crate) fn arm(&mut self) -> bool {
-        self.queues.iter_mut().fold(true, |armed, queue| queue.arm() && armed)
+        self.queues.iter_mut().all(EthQueue::arm)
     }
 
     /// Ends the effect of `arm`.
