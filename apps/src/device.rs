@@ -6,7 +6,7 @@ use anyhow::Context as _;
 use clap::Args;
 use roce::port::fault::{FaultConfig, FaultDirection};
 use roce::port::probability::Probability;
-use verbs::{Context, DeviceOptions, PathMtu, PortSpec};
+use verbs::{Context, DeviceOptions, PathMtu, PortSpec, ProgressPolicy};
 
 use crate::events;
 
@@ -16,6 +16,11 @@ pub(crate) struct DeviceArgs {
     /// The port to use: KIND:TARGET[,key=value...], for example memif:wire or af_packet:eth1.
     #[arg(long, value_name = "PORT")]
     pub(crate) port: PortSpec,
+
+    /// Which threads receive and retransmit while the command waits: adaptive (the command, and a background thread that
+    /// sleeps until a frame arrives), busy (a background thread that polls without pause, too), app (the command alone)
+    #[arg(long, value_name = "POLICY", default_value = "adaptive", value_parser = parse_progress)]
+    pub(crate) progress: ProgressPolicy,
 
     /// Capture the frames of the wire in this file, for tcpdump and Wireshark.
     #[arg(long, value_name = "FILE", help_heading = "Faults and capture")]
@@ -63,8 +68,24 @@ impl DeviceArgs {
     /// Opens the device with other impairments.
     pub(crate) fn open_with(&self, faults: FaultConfig) -> anyhow::Result<Context> {
         let events = self.events.as_deref().map(events::read).transpose()?.unwrap_or_default();
-        let options = DeviceOptions { faults, events, pcap: self.pcap.clone(), ..DeviceOptions::default() };
+        let options = DeviceOptions {
+            faults,
+            events,
+            pcap: self.pcap.clone(),
+            progress: self.progress,
+            ..DeviceOptions::default()
+        };
         Context::open(&self.port, &options).with_context(|| format!("cannot open port {}", self.port))
+    }
+}
+
+/// Reads a progress policy from the command line.
+fn parse_progress(text: &str) -> Result<ProgressPolicy, String> {
+    match text {
+        "adaptive" => Ok(ProgressPolicy::Adaptive),
+        "busy" => Ok(ProgressPolicy::Busy),
+        "app" => Ok(ProgressPolicy::Application),
+        _ => Err("a policy is adaptive, busy or app".to_owned()),
     }
 }
 

@@ -2,10 +2,12 @@
 
 use std::ffi::{CStr, CString};
 use std::fs;
+use std::os::fd::RawFd;
 use std::path::{Path, PathBuf};
 
 use crate::eal::Eal;
 use crate::errno::Errno;
+use crate::ethdev;
 use crate::guard;
 use crate::log::{self, LogLines};
 use crate::memif::{self, MemifAccess};
@@ -16,12 +18,17 @@ use crate::process;
 /// that share it with DPDK's own driver.
 const USABLE_DRIVERS: &[&str] = &["uio_pci_generic", "igb_uio", "mlx5_core", "mlx4_core"];
 
+/// The driver of packet sockets.
+const AF_PACKET: &str = "net_af_packet";
+
 /// A device with an Ethernet port that is not open. Drop detaches the device.
 #[derive(Debug)]
 pub struct Device {
     bus: &'static CStr,
     name: CString,
     port_id: PortId,
+    /// The kernel's sockets behind the port, of af_packet.
+    sockets: Vec<RawFd>,
 }
 
 /// Reason why a device cannot be used.
@@ -266,7 +273,11 @@ fn attach(
     let c_args = CString::new(args).map_err(|_| failed(Errno::INVALID))?;
     let guard = guard::lock(name);
     // SAFETY: three C strings, which EAL copies; it has its own lock for the lists of devices.
-    let ret = unsafe { dpdk_sys::rte_eal_hotplug_add(bus.as_ptr(), c_name.as_ptr(), c_args.as_ptr()) };
+    let add = || unsafe { dpdk_sys::rte_eal_hotplug_add(bus.as_ptr(), c_name.as_ptr(), c_args.as_ptr()) };
+    let (ret, sockets) = match name.starts_with(AF_PACKET) {
+        true => ethdev::new_sockets(libc::AF_PACKET, add),
+        false => (add(), Vec::new()),
+    };
     let port_id = if ret < 0 { None } else { port_by_name(&c_name) };
     // Still under the lock, otherwise a client that connects now would be refused.
     let is_alone = match port_id {
@@ -279,7 +290,7 @@ fn attach(
     Errno::check(ret).map_err(failed)?;
     match port_id {
         Some(port_id) => {
-            let device = Device { bus, name: c_name, port_id };
+            let device = Device { bus, name: c_name, port_id, sockets };
             let socket = || argument(args, "socket").unwrap_or_default().to_owned();
             if is_alone { Ok(device) } else { Err(DeviceError::SocketShared { socket: socket() }) }
         }
@@ -307,6 +318,11 @@ impl Device {
     /// Returns the number of the Ethernet port.
     pub fn port_id(&self) -> PortId {
         self.port_id
+    }
+
+    /// Returns the kernel's sockets behind the port, one for each queue, if its driver is af_packet.
+    pub(crate) fn sockets(&self) -> &[RawFd] {
+        &self.sockets
     }
 
     /// Returns the name that the device was attached by.

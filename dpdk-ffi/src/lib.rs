@@ -51,7 +51,7 @@ pub use eal::{Eal, EalConfig, EalError, Memory, runtime_dir};
 pub use errno::Errno;
 pub use ethdev::{
     DEFAULT_DESCRIPTORS, EthPort, EthQueue, HELD_MBUFS, Link, PortBuilder, PortCounters, PortError, PortInfo,
-    PortStats, QueueSet, TX_QUEUE_FRAMES,
+    PortStats, QueueSet, TX_QUEUE_FRAMES, WakeKind,
 };
 pub use log::{LogLevel, LogLines};
 pub use mbuf::{AppendError, Mbuf, Segments};

@@ -209,6 +209,11 @@ fn memif_works_for_an_ordinary_user() {
 }
 
 #[test]
+fn both_ends_of_a_memif_sleep_between_frames() {
+    play_memif("asleep", "memif_asleep_echo", "memif_asleep_frames");
+}
+
+#[test]
 fn virtio_user_reaches_vhost_and_wakes_a_sleeper() {
     let path = env::temp_dir().join(format!("dpdk-ffi-vhost-{}", std::process::id()));
     let [vhost, virtio] = ["vhost_echo", "virtio_user_frames"].map(|part| {

@@ -1,5 +1,6 @@
 //! Attributes of a device.
 
+use dpdk_ffi::WakeKind;
 use roce::engine::limits::{DeviceLimits, MAX_CQE, MAX_INLINE_BYTES, MAX_QP_WR, MAX_RD_ATOMIC, MAX_SGE};
 use roce::id::{Gid, Mac};
 use roce::qp::PathMtu;
@@ -24,6 +25,8 @@ pub struct DeviceAttr {
     pub active_mtu: Option<PathMtu>,
     /// Whether the link is up.
     pub is_up: bool,
+    /// How the port wakes a thread that sleeps until a frame arrives; `None` if it cannot, so that threads nap.
+    pub wakes_by: Option<WakeKind>,
     /// Index and GID of each entry of the GID table.
     pub gids: Vec<(usize, Gid)>,
     /// Capabilities of the device.

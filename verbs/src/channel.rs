@@ -1,19 +1,14 @@
 //! Completion channels.
 
-use std::io;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
-
-use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
 use crate::device::Shared;
 use crate::error::Error;
 use crate::inbox::Inbox;
 use crate::listeners::CompletionEvent;
-
-/// Time for which `CompChannel::wait` polls before the thread sleeps: most completions take less time than a wake-up.
-const SPIN: Duration = Duration::from_micros(50);
+use crate::waiter::Waiter;
 
 /// A completion channel (`ibv_comp_channel`): a queue of events of completion queues. Clones are the same channel.
 #[derive(Clone)]
@@ -46,6 +41,7 @@ impl CompChannel {
     /// call `poll` fails.
     pub fn wait(&self, timeout: Duration) -> Result<Option<CompletionEvent>, Error> {
         let start = Instant::now();
+        let mut waiter = Waiter::new(&self.shared);
         loop {
             if let Some(event) = self.try_wait()? {
                 return Ok(Some(event));
@@ -54,21 +50,7 @@ impl CompChannel {
             if waited >= timeout {
                 return Ok(None);
             }
-            if waited < SPIN {
-                self.shared.drive()?;
-                continue;
-            }
-            self.shared.hand_over();
-            let left = Timespec::try_from(timeout - waited)
-                .unwrap_or(Timespec { tv_sec: i64::from(u32::MAX), tv_nsec: 0 });
-            let mut fds = [PollFd::new(self.inbox.count(), PollFlags::IN)];
-            match poll(&mut fds, Some(&left)) {
-                Ok(_) => {}
-                Err(error) if error == rustix::io::Errno::INTR => {}
-                Err(error) => {
-                    return Err(Error::System { what: "poll", error: io::Error::from(error) });
-                }
-            }
+            waiter.turn(self.as_fd(), timeout - waited)?;
         }
     }
 

@@ -7,6 +7,7 @@ use std::time::{Duration, Instant};
 use roce::counters::{DropCounters, QpCounters};
 use roce::engine::Event;
 use roce::id::{Gid, Mac};
+use roce::port::Port as _;
 use roce::port::events::EventOutcome;
 use roce::port::fault::FaultCounters;
 use roce::port::probability::Probability;
@@ -24,6 +25,7 @@ use crate::options::DeviceOptions;
 use crate::port::{PortSpec, Wire};
 use crate::registry;
 use crate::stat::DeviceCounters;
+use crate::wake_set::WakeSet;
 
 /// An open device, with the objects that this context created and their asynchronous events (`ibv_context`). A device
 /// may have several contexts. The device is closed when all its contexts, their clones and their objects are dropped.
@@ -127,15 +129,18 @@ impl Context {
             (String::new(), false)
         };
         let driven = shared.try_inspect();
+        // The MTU of a network interface of the kernel can change after the port was opened.
+        let caps = driven.as_ref().map_or(shared.caps, |driven| driven.engine.port().caps());
         let gids = driven.iter().flat_map(|driven| driven.engine.neighbour().gids().iter());
         DeviceAttr {
             port: shared.port.to_string(),
             kind: shared.port.kind,
             driver,
-            mac: shared.caps.mac,
-            mtu_bytes: shared.caps.mtu_bytes,
-            active_mtu: PathMtu::largest_for(shared.caps.mtu_bytes),
+            mac: caps.mac,
+            mtu_bytes: caps.mtu_bytes,
+            active_mtu: PathMtu::largest_for(caps.mtu_bytes),
             is_up,
+            wakes_by: shared.wakes.as_ref().map(WakeSet::kind),
             gids: gids.map(|(index, entry)| (index, entry.gid)).collect(),
             caps: DeviceCaps::new(shared.limits),
         }

@@ -32,6 +32,9 @@ pub struct DeviceDescription {
     pub mtu_bytes: Option<usize>,
     /// Whether the link is up.
     pub is_up: Option<bool>,
+    /// How the port wakes a thread that sleeps until a frame arrives: "rx interrupt", "eventfd", "socket", or "naps" if
+    /// it cannot.
+    pub wakes_by: Option<String>,
     /// Index and GID of each entry of the GID table. GID 0 is `None` if the MAC is unknown, because GID 0 is made from
     /// the MAC.
     pub gids: Vec<(usize, Option<Gid>)>,
@@ -49,6 +52,7 @@ impl From<DeviceAttr> for DeviceDescription {
             mac: Some(attr.mac),
             mtu_bytes: Some(attr.mtu_bytes),
             is_up: Some(attr.is_up),
+            wakes_by: Some(attr.wakes_by.map_or("naps".to_owned(), |kind| kind.to_string())),
             gids: attr.gids.into_iter().map(|(index, gid)| (index, Some(gid))).collect(),
             caps: attr.caps,
         }
@@ -91,6 +95,7 @@ pub fn describe(spec: &PortSpec) -> Result<DeviceDescription, OpenError> {
         mtu_bytes,
         is_up: interface.as_ref().map(|interface| interface.is_up && interface.has_carrier),
         interface,
+        wakes_by: None,
         gids: gids.collect(),
         caps: DeviceCaps::new(DeviceLimits::default()),
     })

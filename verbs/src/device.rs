@@ -1,10 +1,12 @@
 //! State shared by all objects of a device: the engine with its lock and clock, and the signals to the background
 //! thread.
 
+use std::io;
 use std::net::IpAddr;
 use std::ops::Deref;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::PathBuf;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -26,10 +28,12 @@ use crate::fatal::Fatal;
 use crate::kernel::{Interface, KernelError, KernelNeighbours};
 use crate::listeners::Listeners;
 use crate::lock::relax;
-use crate::options::DeviceOptions;
+use crate::options::{DeviceOptions, ProgressPolicy};
 use crate::port::config::{interface_mtu_bytes, interface_neighbour};
-use crate::port::{PortControl, PortKind, PortSpec, SharedInterface, Wire};
+use crate::port::{DpdkPort, PortControl, PortKind, PortSpec, SharedInterface, Wire};
+use crate::sleep::Sleep;
 use crate::stat::{self, Answer, DeviceCounters};
+use crate::wake_set::WakeSet;
 use crate::watch::Watch;
 
 pub(crate) type LivePort = Events<Fault<Wire>>;
@@ -60,6 +64,9 @@ pub(crate) struct DeviceCore {
     fatal: Arc<Fatal>,
     clock: EngineClock,
     listeners: Arc<Listeners>,
+    sleep: Arc<Sleep>,
+    /// Number of completion events that were delivered, modulo 2^64.
+    events: u64,
     /// Name of a thread that panics at its next poll of the engine, for tests.
     #[cfg(test)]
     pub(crate) panics_in: Option<String>,
@@ -93,11 +100,21 @@ pub(crate) struct SharedState {
     pub(crate) objects: Arc<SharedObjects>,
     pub(crate) listeners: Arc<Listeners>,
     pub(crate) port: PortSpec,
+    /// MAC and MTU when the port was opened.
     pub(crate) caps: PortCaps,
     pub(crate) limits: DeviceLimits,
     pub(crate) activity: Activity,
     pub(crate) stopping: AtomicBool,
     pub(crate) background: Background,
+    pub(crate) sleep: Arc<Sleep>,
+    /// The wake sources of the port; `None` if the port has none.
+    pub(crate) wakes: Option<WakeSet>,
+    pub(crate) policy: ProgressPolicy,
+    /// Time for which a thread in `CompChannel::wait` polls before it sleeps.
+    pub(crate) linger_nanos: AtomicU64,
+    /// A duplicate of the descriptor of the kernel's changes, which is read with `kernel` locked; `None` if the port is
+    /// dedicated.
+    kernel_changes: Option<OwnedFd>,
 }
 
 /// An open device, shared by its contexts. The drop of the device ends the background thread.
@@ -112,6 +129,7 @@ impl Drop for Device {
             return;
         }
         self.shared.stopping.store(true, Ordering::Relaxed);
+        self.shared.sleep.wake_background();
         self.shared.background.join();
     }
 }
@@ -132,6 +150,14 @@ impl Drive for DeviceCore {
         self.engine.push(self.clock.now());
         while let Some(event) = self.engine.poll_event() {
             self.on_event(event);
+        }
+    }
+
+    #[inline]
+    fn on_release(&mut self) {
+        if self.sleep.is_asleep() {
+            let next_deadline = self.next_deadline();
+            self.sleep.ring_if_due(next_deadline);
         }
     }
 
@@ -160,6 +186,45 @@ impl DeviceCore {
         progress
     }
 
+    /// Returns the time at which the engine must be polled, even if no frame is received; `None` if no work is pending.
+    pub(crate) fn next_deadline(&mut self) -> Option<roce::time::Instant> {
+        if self.fatal.reason().is_some() {
+            return None;
+        }
+        self.engine.settle_timers();
+        let looped = self.wire().dpdk().has_looped().then(|| self.clock.now());
+        [looped, self.engine.next_deadline()].into_iter().flatten().min()
+    }
+
+    /// Returns whether frames wait for room in the transmit ring of the port.
+    pub(crate) fn is_tx_stalled(&self) -> bool {
+        self.wire().dpdk().is_tx_stalled()
+    }
+
+    /// Makes the port wake a thread that sleeps until the next frame arrives. Returns false if the port cannot.
+    pub(crate) fn arm(&mut self) -> bool {
+        self.dpdk_mut().arm()
+    }
+
+    /// Ends the effect of `arm`.
+    pub(crate) fn disarm(&mut self) {
+        self.dpdk_mut().disarm();
+    }
+
+    fn dpdk_mut(&mut self) -> &mut DpdkPort {
+        self.engine.port_mut().inner_mut().inner_mut().dpdk_mut()
+    }
+
+    /// Returns the number of completion events that were delivered, modulo 2^64.
+    pub(crate) fn events(&self) -> u64 {
+        self.events
+    }
+
+    /// Returns whether the engine needs the MAC of a neighbour.
+    pub(crate) fn has_wanted(&self) -> bool {
+        self.engine.neighbour().wanted().next().is_some()
+    }
+
     pub(crate) fn wire(&self) -> &Wire {
         self.engine.port().inner().inner()
     }
@@ -175,13 +240,14 @@ impl DeviceCore {
     /// If `dgid` is a GID of this device, makes the port receive the frames that the port sends to its own MAC.
     pub(crate) fn prepare_path(&mut self, dgid: Gid) {
         if self.engine.neighbour().gids().find(dgid.ip()).is_some() {
-            self.engine.port_mut().inner_mut().inner_mut().dpdk_mut().loop_back();
+            self.dpdk_mut().loop_back();
         }
     }
 
     fn on_event(&mut self, event: Event) {
-        if !matches!(event, Event::Completion(_)) {
-            tracing::debug!(?event, "asynchronous event");
+        match event {
+            Event::Completion(_) => self.events = self.events.wrapping_add(1),
+            _ => tracing::debug!(?event, "asynchronous event"),
         }
         self.listeners.deliver(event);
     }
@@ -209,18 +275,26 @@ impl Shared {
         (control, shared_interface): (PortControl, Option<SharedInterface>),
         port: PortSpec,
         limits: DeviceLimits,
-    ) -> Self {
+        policy: ProgressPolicy,
+    ) -> io::Result<Self> {
         let (fatal, listeners) = (Arc::new(Fatal::default()), Arc::new(Listeners::default()));
         let (objects, caps) = (engine.objects().clone(), engine.port().caps());
+        let sleep = Arc::new(Sleep::with_fds()?);
+        let mut engine = engine;
+        let wakes = WakeSet::new(engine.port_mut().inner_mut().inner_mut().dpdk_mut())?;
+        let changes = shared_interface.as_ref().map(|shared| shared.neighbours.changes_fd());
+        let kernel_changes = changes.map(|fd| fd.try_clone_to_owned()).transpose()?;
         let driven = DeviceCore {
             engine,
             fatal: fatal.clone(),
             clock: clock.clone(),
             listeners: listeners.clone(),
+            sleep: sleep.clone(),
+            events: 0,
             #[cfg(test)]
             panics_in: None,
         };
-        Shared(OfProcess::new(SharedState {
+        Ok(Shared(OfProcess::new(SharedState {
             driven: DriveLock::new(driven),
             control: Mutex::new(control),
             kernel: shared_interface.map(Mutex::new),
@@ -234,7 +308,18 @@ impl Shared {
             activity: Activity::default(),
             stopping: AtomicBool::new(false),
             background: Background::default(),
-        }))
+            sleep,
+            wakes,
+            policy,
+            linger_nanos: AtomicU64::new(0),
+            kernel_changes,
+        })))
+    }
+
+    /// Returns a file descriptor that is readable while `follow_kernel` has a change to process; `None` if the port is
+    /// dedicated.
+    pub(crate) fn kernel_changes(&self) -> Option<BorrowedFd<'_>> {
+        self.kernel_changes.as_ref().map(AsFd::as_fd)
     }
 
     /// Returns whether this process opened the device. If a process forked from that one calls this function, returns
@@ -565,11 +650,6 @@ impl Shared {
             uptime_nanos: self.now().as_nanos(),
             counters: self.counters(),
         }
-    }
-
-    pub(crate) fn hand_over(&self) {
-        self.activity.hand_over();
-        self.background.wake();
     }
 }
 

@@ -28,6 +28,8 @@ use crate::lock::{Lock, LockGuard};
 pub(crate) trait Drive {
     /// Sends the packets of the work requests that were posted and not yet sent.
     fn send_posted(&mut self);
+    /// Called before each release of the lock.
+    fn on_release(&mut self);
     /// Puts the device in a fatal error, because a panic may have left the engine in an inconsistent state.
     fn on_panic(&mut self);
 }
@@ -40,7 +42,8 @@ pub(crate) struct DriveLock<T: Drive> {
     asked: AtomicBool,
 }
 
-/// A guard whose drop calls [`Drive::on_panic`] if the thread panicked while it held the lock.
+/// A guard whose drop calls [`Drive::on_release`], and before it [`Drive::on_panic`] if the thread panicked while it held
+/// the lock.
 struct PoisonGuard<'a, T: Drive> {
     driven: LockGuard<'a, T>,
     /// If true, `on_panic` is not called, because the thread was already unwinding when it took the lock (in a `Drop`).
@@ -60,6 +63,7 @@ impl<T: Drive> Drop for PoisonGuard<'_, T> {
         if thread::panicking() && !self.was_panicking {
             self.driven.on_panic();
         }
+        self.driven.on_release();
     }
 }
 
@@ -149,11 +153,10 @@ impl<T: Drive> DerefMut for DriveGuard<'_, T> {
     }
 }
 
-/// Signals between application threads and the background thread.
+/// What application threads and the background thread know of each other's polls.
 #[derive(Default)]
 pub(crate) struct Activity {
     polls: AtomicU64,
-    handed_over: AtomicBool,
     background_drives: AtomicBool,
 }
 
@@ -180,13 +183,6 @@ impl Activity {
     pub(crate) fn is_background_driving(&self) -> bool {
         self.background_drives.load(Ordering::Relaxed)
     }
-
-    /// Marks that an application thread stops polling. The caller must then wake the background thread.
-    pub(crate) fn hand_over(&self) {
-        // A swap, because under loom a swap in `look` may follow a plain store without reading the stored value. The
-        // hand-over would then be lost.
-        self.handed_over.swap(true, Ordering::AcqRel);
-    }
 }
 
 /// A guard that marks the background thread as driving the engine until the guard is dropped.
@@ -195,35 +191,5 @@ pub(crate) struct BackgroundDrive<'a>(&'a Activity);
 impl Drop for BackgroundDrive<'_> {
     fn drop(&mut self) {
         self.0.background_drives.store(false, Ordering::Relaxed);
-    }
-}
-
-/// Value of [`Activity::polls`] at the last call of [`Watch::look`] by the background thread.
-#[derive(Default)]
-pub(crate) struct Watch {
-    polls_seen: u64,
-}
-
-/// The thread that drives the engine until the next call of [`Watch::look`].
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Duty {
-    /// Application threads drive the engine: an application thread polled the engine since the last call of `look`.
-    Application,
-    /// The background thread drives the engine: no application thread polled since the last call of `look`.
-    Background,
-    /// The background thread drives the engine: an application thread called `hand_over` since the last call of `look`.
-    TakenOver,
-}
-
-impl Watch {
-    pub(crate) fn look(&mut self, activity: &Activity) -> Duty {
-        let handed_over = activity.handed_over.swap(false, Ordering::AcqRel);
-        let polls = activity.polls();
-        let polled = std::mem::replace(&mut self.polls_seen, polls) != polls;
-        match (handed_over, polled) {
-            (true, _) => Duty::TakenOver,
-            (false, true) => Duty::Application,
-            (false, false) => Duty::Background,
-        }
     }
 }

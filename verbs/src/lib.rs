@@ -9,7 +9,8 @@
 //! other thread drives the engine, `post_send` may itself send packets, and a poll of an empty completion queue
 //! receives and sends packets. While no application thread polls, the background thread of the device drives the
 //! engine, because the responder must still execute the peer's READs and WRITEs. The background thread sleeps while the
-//! application polls and while the port is idle.
+//! application polls, and until a frame arrives or a timer of the engine expires. [`ProgressPolicy`] selects other
+//! policies.
 //!
 //! ```text
 //!   application thread:   post_send -> send queue       -> engine.push -> port
@@ -32,6 +33,7 @@ mod drive;
 mod error;
 mod fatal;
 mod inbox;
+mod linger;
 mod link;
 mod listeners;
 mod lock;
@@ -46,10 +48,13 @@ mod progress;
 mod qp;
 mod queues;
 mod registry;
+mod sleep;
 mod srq;
 mod stale;
 #[cfg(all(test, not(loom)))]
 mod threads;
+mod waiter;
+mod wake_set;
 mod watch;
 
 pub use attr::{DeviceAttr, DeviceCaps};
@@ -62,12 +67,13 @@ pub use listeners::{AsyncEvent, CompletionEvent};
 pub use memory::UnusableMemory;
 pub use mr::{Mr, Pd};
 pub use objects::ContextObjects;
-pub use options::DeviceOptions;
+pub use options::{DeviceOptions, ProgressPolicy};
 pub use port::{PortSpec, PortSpecError};
 pub use qp::{ConnectOptions, Qp, QpOptions};
 pub use queues::{CqQueue, QpQueues, SrqQueue};
 pub use srq::{Srq, SrqOptions};
 
+pub use dpdk_ffi::WakeKind;
 pub use roce::congestion::{CnpPacing, CongestionScheme, NoCongestionScheme, NotificationConfig};
 pub use roce::engine::{Attributes, CreateError, DestroyError, Event, QpnPrefix};
 pub use roce::id::{Gid, LKey, Mac, Qpn, RKey};

@@ -1,6 +1,8 @@
 //! The link of a port while the port is open. On a port of a network interface of the kernel, also the addresses, the
 //! gateways and the MTU of this interface.
 
+use std::os::fd::BorrowedFd;
+
 use crate::device::Shared;
 use crate::kernel::{InterfaceChange, InterfaceWatch};
 
@@ -14,6 +16,12 @@ pub(crate) struct LinkWatch {
 impl LinkWatch {
     pub(crate) fn new(shared: &Shared, interface: Option<InterfaceWatch>) -> Self {
         LinkWatch { is_up: shared.control().is_up(), interface }
+    }
+
+    /// Returns a file descriptor that is readable while the kernel has notified a change that `follow` has not processed;
+    /// `None` if the port is not on a network interface of the kernel.
+    pub(crate) fn notifications(&self) -> Option<BorrowedFd<'_>> {
+        self.interface.as_ref().map(InterfaceWatch::notifications)
     }
 
     /// Applies the changes since the previous call to the device, and reports them as asynchronous events.

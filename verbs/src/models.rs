@@ -1,5 +1,5 @@
-//! Tests of the hand-over of the engine between threads (`drive.rs`) and of completion events (`inbox.rs`) under loom,
-//! which runs every interleaving of the threads (`scripts/check.sh loom`).
+//! Tests of the hand-over of the engine between threads (`drive.rs`), of sleeping threads (`sleep.rs`) and of completion
+//! events (`inbox.rs`) under loom, which runs every interleaving of the threads (`scripts/check.sh loom`).
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -9,9 +9,11 @@ use loom::thread;
 use roce::queue::{CqId, Doorbells};
 use roce::sync::Mutex;
 use roce::sync::atomic::{AtomicUsize, Ordering};
+use roce::time::Instant;
 
-use crate::drive::{Activity, Drive, DriveLock, Duty, Watch};
+use crate::drive::{Drive, DriveLock};
 use crate::inbox::{Inbox, Semaphore};
+use crate::sleep::Sleep;
 
 /// A substitute for the engine in these tests: the doorbells of two send queues, and the numbers of the doorbells that
 /// `send_posted` drained.
@@ -25,6 +27,8 @@ impl Drive for DoorbellCore {
         let sent = &mut self.sent;
         self.bells.drain(|slot| sent.push(slot));
     }
+
+    fn on_release(&mut self) {}
 
     fn on_panic(&mut self) {}
 }
@@ -96,45 +100,134 @@ fn what_was_posted_during_a_control_operation_is_sent() {
     });
 }
 
-/// A substitute for `park` and `unpark` of threads, because in loom an `unpark` of a thread that is about to park is
-/// lost.
+/// A substitute for the eventfd of a bell, on which a thread of the model can sleep without a timeout.
 #[derive(Default)]
-struct Nap {
-    woken: Mutex<bool>,
+struct Bell {
+    rung: Mutex<bool>,
     changed: Condvar,
 }
 
-impl Nap {
-    fn park(&self) {
-        let mut woken = self.woken.lock().unwrap();
-        while !std::mem::take(&mut *woken) {
-            woken = self.changed.wait(woken).unwrap();
+impl Bell {
+    fn sleep(&self) {
+        let mut rung = self.rung.lock().unwrap();
+        while !*rung {
+            rung = self.changed.wait(rung).unwrap();
         }
-    }
-
-    fn unpark(&self) {
-        *self.woken.lock().unwrap() = true;
-        self.changed.notify_one();
     }
 }
 
-/// The sleep of the background thread has no timeout in this test, so only an `unpark` ends the sleep.
+impl Semaphore for Arc<Bell> {
+    fn add(&self) {
+        *self.rung.lock().unwrap() = true;
+        self.changed.notify_one();
+    }
+
+    fn take(&self) {
+        *self.rung.lock().unwrap() = false;
+    }
+}
+
+/// A substitute for the engine whose work requests must be retransmitted at time 1.
+struct SleepCore {
+    bells: Arc<Doorbells>,
+    sent: Vec<usize>,
+    sleep: Arc<Sleep<Arc<Bell>>>,
+}
+
+impl Drive for SleepCore {
+    fn send_posted(&mut self) {
+        let sent = &mut self.sent;
+        self.bells.drain(|slot| sent.push(slot));
+    }
+
+    fn on_release(&mut self) {
+        if self.sleep.is_asleep() {
+            self.sleep.ring_if_due((!self.sent.is_empty()).then(|| Instant::from_nanos(1)));
+        }
+    }
+
+    fn on_panic(&mut self) {}
+}
+
+/// Runs a server that sleeps without a timeout beside a thread that posts and does not poll. The server must send the
+/// work request, or be woken after the other thread has sent it. `leads`: the server is a leader.
+fn server_beside_a_poster(leads: bool) {
+    let bells = Arc::new(Doorbells::new(1));
+    let bell = Arc::new(Bell::default());
+    let other = Arc::new(Bell::default());
+    let sleep = Arc::new(match leads {
+        true => Sleep::new(other, bell.clone()),
+        false => Sleep::new(bell.clone(), other),
+    });
+    assert!(!leads || sleep.try_lead());
+    let core = SleepCore { bells: bells.clone(), sent: Vec::new(), sleep: sleep.clone() };
+    let lock = Arc::new(DriveLock::new(core));
+    let server = thread::spawn({
+        let (sleep, lock) = (sleep.clone(), lock.clone());
+        move || {
+            let mut driven = lock.lock();
+            sleep.announce();
+            driven.send_posted();
+            if !driven.sent.is_empty() {
+                return;
+            }
+            sleep.sleep_until(Instant::from_nanos(u64::MAX));
+            drop(driven);
+            bell.sleep();
+        }
+    });
+    bells.ring(0);
+    if sleep.is_server_asleep()
+        && let Some(mut driven) = lock.try_lock_to_send()
+    {
+        driven.send_posted();
+    }
+    server.join().unwrap();
+    assert_eq!(lock.lock().sent, [0]);
+}
+
 #[test]
-fn the_background_thread_drives_when_it_is_handed_over_to() {
+fn a_post_is_not_lost_beside_a_background_thread_that_falls_asleep() {
+    loom::model(|| server_beside_a_poster(false));
+}
+
+#[test]
+fn a_post_is_not_lost_beside_a_leader_that_falls_asleep() {
+    loom::model(|| server_beside_a_poster(true));
+}
+
+/// A leader leaves while work requests are outstanding: the background thread, which sleeps without a timeout, is woken.
+#[test]
+fn a_leader_that_leaves_wakes_the_background_thread_for_a_deadline() {
     loom::model(|| {
-        let (activity, nap) = (Arc::new(Activity::default()), Arc::new(Nap::default()));
+        let bells = Arc::new(Doorbells::new(1));
+        let (bell, other) = (Arc::new(Bell::default()), Arc::new(Bell::default()));
+        let sleep = Arc::new(Sleep::new(bell.clone(), other));
+        assert!(sleep.try_lead());
+        let core = SleepCore { bells: bells.clone(), sent: Vec::new(), sleep: sleep.clone() };
+        let lock = Arc::new(DriveLock::new(core));
         let background = thread::spawn({
-            let (activity, nap) = (activity.clone(), nap.clone());
+            let (sleep, lock) = (sleep.clone(), lock.clone());
             move || {
-                let mut watch = Watch::default();
-                while watch.look(&activity) != Duty::TakenOver {
-                    nap.park();
+                let mut driven = lock.lock();
+                if !sleep.is_led() {
+                    sleep.announce();
+                    driven.send_posted();
+                    if !driven.sent.is_empty() {
+                        return;
+                    }
+                    sleep.sleep_until(Instant::from_nanos(u64::MAX));
                 }
+                sleep.set_background_until(Some(Instant::from_nanos(u64::MAX)));
+                drop(driven);
+                bell.sleep();
             }
         });
-        activity.count_poll();
-        activity.hand_over();
-        nap.unpark();
+        bells.ring(0);
+        let mut driven = lock.lock();
+        driven.send_posted();
+        sleep.end_lead();
+        drop(driven);
         background.join().unwrap();
     });
 }

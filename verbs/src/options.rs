@@ -9,6 +9,20 @@ use roce::engine::limits::DeviceLimits;
 use roce::port::events::EventPlan;
 use roce::port::fault::FaultConfig;
 
+/// Which threads poll a device.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum ProgressPolicy {
+    /// Application threads that poll; while none does, the background thread, which sleeps until a frame arrives or a
+    /// timer of the engine expires.
+    #[default]
+    Adaptive,
+    /// Application threads that poll and the background thread, which polls without pause and occupies a processor.
+    Busy,
+    /// Application threads only: while none polls or waits for a completion event, no frame is received, no packet is
+    /// retransmitted, and the peer's READs and WRITEs are not executed.
+    Application,
+}
+
 /// Options with which [`Context::open`](crate::Context::open) opens a port as a device.
 #[derive(Clone, Debug, Default)]
 pub struct DeviceOptions {
@@ -28,14 +42,25 @@ pub struct DeviceOptions {
     pub limits: DeviceLimits,
     /// High bits of all QPNs of the device. Devices of several processes on one interface need different prefixes.
     pub qpn_prefix: QpnPrefix,
+    /// Which threads poll the device.
+    pub progress: ProgressPolicy,
 }
 
 impl DeviceOptions {
     /// Returns the name of the first option whose value differs from the value in `other`; `None` if no value differs.
     /// Ignores `eal`, because DPDK is initialised only once.
     pub(crate) fn difference(&self, other: &DeviceOptions) -> Option<&'static str> {
-        let DeviceOptions { faults, events, pcap, eal: _, congestion, notification, limits, qpn_prefix } =
-            self;
+        let DeviceOptions {
+            faults,
+            events,
+            pcap,
+            eal: _,
+            congestion,
+            notification,
+            limits,
+            qpn_prefix,
+            progress,
+        } = self;
         let differs = [
             ("faults", *faults != other.faults),
             ("events", *events != other.events),
@@ -44,6 +69,7 @@ impl DeviceOptions {
             ("notification", *notification != other.notification),
             ("limits", *limits != other.limits),
             ("qpn_prefix", *qpn_prefix != other.qpn_prefix),
+            ("progress", *progress != other.progress),
         ];
         differs.into_iter().find(|(_, differs)| *differs).map(|(name, _)| name)
     }

@@ -1,37 +1,58 @@
-//! The background thread, which drives the engine while no application thread polls. An application thread that stops
-//! polling calls `Shared::hand_over`, which ends the nap (sleep) of the background thread.
+//! The background thread, which drives the engine while no application thread does.
 //!
 //! ```text
-//!             the application polls, or no poll found work in the last 50 us (LINGER)
-//!   DRIVING ------------------------------------------------------------> NAPPING: naps of 50 us, doubled up to 1 ms
-//!      ^                                                                      |
-//!      '----------------------------------------------------------------------'
-//!             the application hands over, or did not poll during a nap
+//!                      the port's wake source, a deadline of the engine, a bell
+//!      ARMED, ASLEEP ------------------------------------------------------------> DRIVING: polls, until no poll found
+//!        ^    |      <------------------------------------------------------------  work for the time LINGER
+//!        |    |                          idle
+//!        |    | the application took the frames that woke this thread, several times in succession
+//!        |    v
+//!      WATCHING: naps; the port is not armed
+//!        |    ^
+//!        '----' the application did not poll during a nap, or requests a notification
 //! ```
+//!
+//! While a thread in `CompChannel::wait` is the server of the port (`sleep.rs`), the background thread sleeps, and is
+//! woken by its bell when the leader leaves and work is due. On a port without wake sources, or whose wake sources cannot
+//! be armed at present, the sleep is a nap.
 
 use std::any::Any;
 use std::io;
+use std::os::fd::{AsFd as _, BorrowedFd};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Weak};
 use std::thread;
 use std::time::{Duration, Instant};
 
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+
 use crate::device::Shared;
-use crate::drive::{Duty, Watch};
+use crate::linger::Linger;
 use crate::link::LinkWatch;
+use crate::options::ProgressPolicy;
+use crate::sleep::LATE_NANOS;
 use crate::stat::StatSocket;
 use crate::watch;
 
-/// Length of the background thread's first nap after work or a hand-over. Each further nap is twice as long, up to
-/// `NAP_MAX`.
-const NAP_MIN: Duration = Duration::from_micros(50);
-/// Length of the background thread's longest nap: the longest wait of a packet that is received on an idle port.
-const NAP_MAX: Duration = Duration::from_millis(1);
-/// Time for which the background thread continues to poll the engine after a poll that found work.
-const LINGER: Duration = Duration::from_micros(50);
-/// Interval at which the background thread calls `maintain`, and then answers readers of the statistics socket.
-const MAINTAIN_INTERVAL: Duration = Duration::from_millis(20);
+/// Length of the shortest nap, and of each nap while work requests are outstanding.
+pub(crate) const NAP_MIN: Duration = Duration::from_micros(50);
+/// Length of the longest nap.
+pub(crate) const NAP_MAX: Duration = Duration::from_millis(1);
+/// Length of the longest nap while frames wait for room in the transmit ring, of a peer that has stopped receiving.
+const NAP_STALLED_MAX: Duration = Duration::from_millis(200);
+/// Wake-ups in succession for frames that application threads took before the background thread could, after which the
+/// background thread leaves the port to the application.
+const MISSED_MAX: u32 = 4;
+/// Wake-ups in succession without a frame after which the background thread takes a nap, because the wake source may be
+/// readable for ever.
+const SPURIOUS_MAX: u32 = 16;
+/// Interval of maintenance of an idle device.
+const MAINTAIN_IDLE: Duration = Duration::from_secs(1);
+/// Interval of maintenance of a device in use: the interval at which counters are compared.
+const MAINTAIN_ACTIVE: Duration = Duration::from_millis(200);
+/// Interval of maintenance while the link of a memif client is down, or neighbours of a shared port are unresolved.
+const MAINTAIN_WAITING: Duration = Duration::from_millis(20);
 
 pub(crate) const THREAD_NAME: &str = "roce-progress";
 
@@ -49,8 +70,9 @@ pub(crate) fn start(shared: &Arc<Shared>, mut link: LinkWatch, stat: Option<Stat
 /// continues without driving the engine, to answer readers of the statistics socket. A second panic ends the thread.
 fn run_to_the_end(weak: &Weak<Shared>, link: &mut LinkWatch, stat: Option<&StatSocket>) {
     for _ in 0..2 {
-        let Err(panic) = catch_unwind(AssertUnwindSafe(|| run(weak, link, stat))) else { return };
         let Some(shared) = weak.upgrade() else { return };
+        let thread = AssertUnwindSafe(|| BackgroundThread::new(&shared, link, stat).run());
+        let Err(panic) = catch_unwind(thread) else { return };
         let what = text_of(&*panic);
         tracing::error!(port = %shared.port, "the background thread panicked, the device is in a fatal error: {what}");
         shared.inspect().raise_fatal(format!("the background thread panicked (please report it): {what}"));
@@ -62,69 +84,290 @@ fn text_of(panic: &(dyn Any + Send)) -> &str {
     text.or_else(|| panic.downcast_ref::<String>().map(String::as_str)).unwrap_or("without a message")
 }
 
-fn run(weak: &Weak<Shared>, link: &mut LinkWatch, stat: Option<&StatSocket>) {
-    let mut nap = NAP_MIN;
-    let mut watch = Watch::default();
-    let mut counters = watch::Watch::new();
-    let mut maintained = Instant::now();
-    while let Some(shared) = weak.upgrade() {
-        if shared.stopping.load(Ordering::Relaxed) {
+/// The descriptors that ended a sleep.
+#[derive(Clone, Copy, Default)]
+struct Woken {
+    by_stat: bool,
+    by_kernel: bool,
+    by_link: bool,
+    by_source: bool,
+}
+
+struct BackgroundThread<'a> {
+    shared: &'a Shared,
+    link: &'a mut LinkWatch,
+    stat: Option<&'a StatSocket>,
+    counters: watch::Watch,
+    maintain_at: Instant,
+    linger: Linger,
+    nap: Duration,
+    /// Value of `Activity::polls` at the last maintenance.
+    polls_maintained: u64,
+    /// Value of `Activity::polls` at the begin of the last sleep.
+    polls_slept: u64,
+    missed: u32,
+    spurious: u32,
+    /// Whether the thread sleeps next without lingering.
+    yields: bool,
+}
+
+impl<'a> BackgroundThread<'a> {
+    fn new(shared: &'a Shared, link: &'a mut LinkWatch, stat: Option<&'a StatSocket>) -> Self {
+        BackgroundThread {
+            shared,
+            link,
+            stat,
+            counters: watch::Watch::new(),
+            maintain_at: Instant::now(),
+            linger: Linger::new(),
+            nap: NAP_MIN,
+            polls_maintained: 0,
+            polls_slept: 0,
+            missed: 0,
+            spurious: 0,
+            yields: false,
+        }
+    }
+
+    fn run(&mut self) {
+        while !self.shared.stopping.load(Ordering::Relaxed) {
+            if Instant::now() >= self.maintain_at {
+                self.maintain();
+            }
+            if self.shared.check().is_err() || self.shared.policy == ProgressPolicy::Application {
+                let woken = self.rest(self.maintain_at, false);
+                self.serve(woken);
+                continue;
+            }
+            self.drive();
+            if self.shared.policy == ProgressPolicy::Busy {
+                continue;
+            }
+            if self.missed >= MISSED_MAX {
+                self.watch();
+            } else {
+                self.sleep();
+            }
+        }
+    }
+
+    /// Polls the engine until no poll found work for the time of `linger`, another thread drives the engine, the
+    /// application has an event to process, or the device is being closed.
+    fn drive(&mut self) {
+        let shared = self.shared;
+        if std::mem::take(&mut self.yields) || shared.sleep.is_led() {
             return;
         }
-        if maintained.elapsed() >= MAINTAIN_INTERVAL {
-            if maintain(&shared, link, &mut counters) {
-                maintained = Instant::now();
-            }
-            if let Some(stat) = stat {
-                stat.answer(|| shared.describe());
+        let _driving = shared.activity.drive_in_background();
+        let polls = shared.activity.polls();
+        loop {
+            let Some(mut driven) = shared.try_lock() else { return };
+            let events = driven.events();
+            let idle = driven.poll(shared.now()).is_idle();
+            let has_event = driven.events() != events;
+            drop(driven);
+            let lingers = self.linger.goes_on(!idle);
+            let taken_over = shared.activity.polls() != polls || shared.sleep.is_led();
+            if !lingers || has_event || taken_over || shared.stopping.load(Ordering::Relaxed) {
+                return;
             }
         }
-        let duty = watch.look(&shared.activity);
-        let worked = duty != Duty::Application && drive_while_busy(&shared);
-        drop(shared);
-        nap = if worked || duty == Duty::TakenOver { NAP_MIN } else { (nap * 2).min(NAP_MAX) };
-        thread::park_timeout(nap);
     }
-}
 
-/// Restarts a memif client whose link is down, follows the link and the kernel's interface and neighbours, and logs the
-/// growth of counters that should not grow. Returns false, without an effect, if another thread drives the engine or after a fatal error.
-fn maintain(shared: &Shared, link: &mut LinkWatch, counters: &mut watch::Watch) -> bool {
-    let driving = shared.activity.drive_in_background();
-    let Some(mut driven) = shared.try_lock() else { return false };
-    driven.log_conflict();
-    drop(driven);
-    shared.poll_link();
-    drop(driving);
-    let lines = shared.look_at_counters(counters);
-    link.follow(shared);
-    if shared.check().is_err() {
-        return false;
-    }
-    shared.follow_kernel();
-    for line in lines {
-        tracing::warn!(port = %shared.port, "{line}");
-    }
-    true
-}
-
-/// Polls the engine until no poll found work in the last `LINGER`, another thread drives the engine, or the device is
-/// being closed. Returns whether a poll found work.
-fn drive_while_busy(shared: &Shared) -> bool {
-    let _driving = shared.activity.drive_in_background();
-    let polls = shared.activity.polls();
-    let mut last_work: Option<Instant> = None;
-    loop {
-        let Some(mut driven) = shared.try_lock() else { return last_work.is_some() };
-        let idle = driven.poll(shared.now()).is_idle();
+    /// Arms the port and sleeps. If a leader is the server of the port, only sleeps.
+    fn sleep(&mut self) {
+        let shared = self.shared;
+        let Some(mut driven) = shared.try_lock() else {
+            // Another thread drives the engine.
+            let woken = self.rest(Instant::now() + NAP_MIN, false);
+            return self.serve(woken);
+        };
+        let (now, polls) = (Instant::now(), shared.activity.polls());
+        let mut until = self.maintain_at;
+        let is_led = shared.sleep.is_led();
+        let is_used = std::mem::replace(&mut self.polls_slept, polls) != polls;
+        if is_led {
+            // When the leader leaves, the bell rings if a deadline of the engine is earlier.
+            if is_used {
+                until = until.min(now + Duration::from_nanos(LATE_NANOS));
+            }
+            let nanos = nanos(until.saturating_duration_since(now));
+            shared.sleep.set_background_until(Some(shared.now().plus_nanos(nanos)));
+        } else {
+            let is_armed = driven.arm() && shared.sleep.has_barriers();
+            shared.wakes.iter().for_each(|wakes| wakes.switch(is_armed));
+            shared.sleep.announce();
+            if !driven.poll(shared.now()).is_idle() {
+                shared.sleep.wake_up();
+                return;
+            }
+            let mut deadline = driven.next_deadline();
+            if is_used && is_armed {
+                let late = shared.now().plus_nanos(LATE_NANOS);
+                deadline = deadline.map(|at| at.max(late));
+            }
+            if is_armed && self.spurious < SPURIOUS_MAX && !driven.is_tx_stalled() {
+                self.nap = NAP_MIN;
+            } else {
+                let nap_max = if is_armed { NAP_STALLED_MAX } else { NAP_MAX };
+                let is_pending = !is_armed && deadline.is_some();
+                self.nap = if is_pending { NAP_MIN } else { (self.nap * 2).min(nap_max) };
+                until = until.min(now + self.nap);
+            }
+            let engine_now = shared.now();
+            let mut at = engine_now.plus_nanos(nanos(until.saturating_duration_since(now)));
+            if let Some(deadline) = deadline.filter(|deadline| *deadline < at) {
+                at = deadline;
+                until = now + Duration::from_nanos(deadline.nanos_since(engine_now));
+            }
+            shared.sleep.sleep_until(at);
+            shared.sleep.set_background_until(Some(at));
+        }
         drop(driven);
-        if !idle {
-            last_work = Some(Instant::now());
+        let woken = self.rest(until, self.spurious < SPURIOUS_MAX);
+        self.wake_up(woken, polls);
+        self.serve(woken);
+    }
+
+    /// Polls the engine once after a sleep in which `Activity::polls` was `polls`.
+    fn wake_up(&mut self, woken: Woken, polls: u64) {
+        let shared = self.shared;
+        let mut driven = shared.inspect();
+        shared.sleep.set_background_until(None);
+        if shared.sleep.is_led() || shared.check().is_err() {
+            return;
         }
-        let lingers = last_work.is_some_and(|at| at.elapsed() < LINGER);
-        let taken_over = shared.activity.polls() != polls;
-        if !lingers || taken_over || shared.stopping.load(Ordering::Relaxed) {
-            return last_work.is_some();
+        shared.sleep.wake_up();
+        let events = driven.events();
+        let is_idle = driven.poll(shared.now()).is_idle();
+        // A thread that was woken by an event needs the processor, and polls soon.
+        self.yields = driven.events() != events;
+        drop(driven);
+        if !is_idle {
+            self.linger.restart();
+            (self.missed, self.spurious) = (0, 0);
+        } else if woken.by_source && shared.activity.polls() != polls {
+            self.missed += 1;
+        } else if woken.by_source {
+            self.spurious = (self.spurious + 1).min(SPURIOUS_MAX);
+            // The connection of a memif may have begun or ended.
+            self.maintain_at = self.maintain_at.min(Instant::now() + MAINTAIN_WAITING);
+        } else {
+            self.spurious = 0;
         }
     }
+
+    /// Leaves the port to application threads until no application thread polled during a nap.
+    fn watch(&mut self) {
+        let shared = self.shared;
+        self.missed = 0;
+        let mut driven = shared.inspect();
+        if shared.sleep.is_led() {
+            return;
+        }
+        shared.sleep.wake_up();
+        shared.wakes.iter().for_each(|wakes| wakes.switch(false));
+        driven.disarm();
+        drop(driven);
+        shared.sleep.set_watching(true);
+        let mut nap = NAP_MIN;
+        loop {
+            let polls = shared.activity.polls();
+            let woken = self.rest(Instant::now() + nap, false);
+            self.serve(woken);
+            let is_polled = shared.activity.polls() != polls;
+            let is_over = !shared.sleep.is_watching() || shared.stopping.load(Ordering::Relaxed);
+            if !is_polled || is_over || shared.sleep.is_led() {
+                break;
+            }
+            if Instant::now() >= self.maintain_at {
+                self.maintain();
+            }
+            nap = (nap * 2).min(NAP_MAX);
+        }
+        shared.sleep.set_watching(false);
+    }
+
+    /// Sleeps until `until`, a ring of the bell, or work for `serve`; `on_sources`: or until a wake source is readable.
+    fn rest(&self, until: Instant, on_sources: bool) -> Woken {
+        let shared = self.shared;
+        let mut fds: Vec<(Wakes, BorrowedFd<'_>)> = Vec::with_capacity(5);
+        fds.push((|_| {}, shared.sleep.background_bell()));
+        fds.extend(self.stat.map(|stat| ((|woken| woken.by_stat = true) as Wakes, stat.as_fd())));
+        fds.extend(self.link.notifications().map(|fd| ((|woken| woken.by_link = true) as Wakes, fd)));
+        fds.extend(shared.kernel_changes().map(|fd| ((|woken| woken.by_kernel = true) as Wakes, fd)));
+        if let Some(wakes) = shared.wakes.as_ref().filter(|_| on_sources) {
+            fds.push((|woken| woken.by_source = true, wakes.epoll()));
+        }
+        let mut polled: Vec<PollFd<'_>> =
+            fds.iter().map(|(_, fd)| PollFd::from_borrowed_fd(*fd, PollFlags::IN)).collect();
+        let mut woken = Woken::default();
+        // An error (EINTR) is a wake-up.
+        if poll(&mut polled, Some(&timespec(until.saturating_duration_since(Instant::now())))).is_ok() {
+            let readable = polled.iter().zip(&fds).filter(|(polled, _)| !polled.revents().is_empty());
+            readable.for_each(|(_, (mark, _))| mark(&mut woken));
+        }
+        shared.sleep.clear_background_bell();
+        woken
+    }
+
+    /// Answers readers of statistics, and follows the kernel's neighbours and interface.
+    fn serve(&mut self, woken: Woken) {
+        if woken.by_stat {
+            self.answer();
+        }
+        if woken.by_link {
+            self.link.follow(self.shared);
+        }
+        if woken.by_kernel && self.shared.check().is_ok() {
+            self.shared.follow_kernel();
+        }
+    }
+
+    fn answer(&self) {
+        if let Some(stat) = self.stat {
+            stat.answer(|| self.shared.describe());
+        }
+    }
+
+    /// Restarts a memif client whose link is down, follows the link and the kernel's interface and neighbours, answers
+    /// readers of statistics, and logs the growth of counters that should not grow. Does not drive the engine.
+    fn maintain(&mut self) {
+        let shared = self.shared;
+        self.answer();
+        self.link.follow(shared);
+        let mut waits = false;
+        {
+            let _driving = shared.activity.drive_in_background();
+            if let Some(mut driven) = shared.try_lock() {
+                driven.log_conflict();
+                waits = driven.has_wanted() && shared.kernel_changes().is_some();
+                drop(driven);
+                waits |= !shared.poll_link() && shared.control().restarts();
+                shared.follow_kernel();
+                for line in shared.look_at_counters(&mut self.counters) {
+                    tracing::warn!(port = %shared.port, "{line}");
+                }
+            }
+        }
+        let polls = shared.activity.polls();
+        let is_active = std::mem::replace(&mut self.polls_maintained, polls) != polls;
+        let interval = match (waits, is_active) {
+            (true, _) => MAINTAIN_WAITING,
+            (false, true) => MAINTAIN_ACTIVE,
+            (false, false) => MAINTAIN_IDLE,
+        };
+        self.maintain_at = Instant::now() + interval;
+    }
+}
+
+/// Records in a `Woken` that a descriptor ended the sleep.
+type Wakes = fn(&mut Woken);
+
+pub(crate) fn nanos(duration: Duration) -> u64 {
+    u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX)
+}
+
+pub(crate) fn timespec(duration: Duration) -> Timespec {
+    Timespec::try_from(duration).unwrap_or(Timespec { tv_sec: i64::from(u32::MAX), tv_nsec: 0 })
 }

@@ -99,7 +99,8 @@ impl QpQueues {
     fn after_posts(&self, count: u32) {
         let device = Arc::as_ptr(&self.shared).addr();
         let mut posts = POSTS.get();
-        if posts.is_push_due(device, self.shared.activity.polls(), count) {
+        let is_due = posts.is_push_due(device, self.shared.activity.polls(), count);
+        if is_due || self.shared.sleep.is_server_asleep() {
             self.shared.push();
             posts = Posts { device, waiting: 0, polls_seen: self.shared.activity.polls() };
         }
@@ -115,7 +116,12 @@ impl QpQueues {
     pub fn post_recv(&self, request: &RecvRequest<'_>) -> Result<(), Error> {
         self.shared.check()?;
         let recv = self.recv.as_ref().ok_or(PostError::Shared)?;
-        Ok(recv.lock().post(request)?)
+        recv.lock().post(request)?;
+        if self.shared.sleep.is_server_asleep() {
+            // The engine flushes the receive if the queue pair is in error.
+            self.shared.drive()?;
+        }
+        Ok(())
     }
 }
 
@@ -201,6 +207,7 @@ impl CqQueue {
     pub fn request_notify(&self, notify: Notify) -> Result<(), Error> {
         self.shared.check()?;
         self.notifier.request(notify);
+        self.shared.sleep.end_watch();
         Ok(())
     }
 

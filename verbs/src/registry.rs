@@ -19,6 +19,9 @@ use crate::port::{self, PortSpec, Wire};
 use crate::progress;
 use crate::stat::StatSocket;
 
+/// Lower bound of the probe timeout of a requester, in nanoseconds: the peer may have to wake up before it acknowledges.
+const PROBE_MIN_NANOS: u32 = 200_000;
+
 /// A device, and its shared state. A queue or completion channel that still exists when the device is closed keeps the
 /// shared state, and therefore the port stays open.
 struct Entry {
@@ -89,9 +92,12 @@ fn open_device(spec: &PortSpec, options: &DeviceOptions) -> Result<Arc<Device>, 
     config.notification = options.notification;
     config.source_checks = spec.source_checks;
     config.qpn_prefix = options.qpn_prefix;
+    config.probe_min_nanos = PROBE_MIN_NANOS;
     let engine = Engine::new(Events::new(Fault::new(wire, options.faults), options.events.clone()), config)?;
-    let shared =
-        Arc::new(Shared::new(engine, clock, (opened.control, opened.shared), spec.clone(), options.limits));
+    let control = (opened.control, opened.shared);
+    let shared = Shared::new(engine, clock, control, spec.clone(), options.limits, options.progress)
+        .map_err(|error| OpenError::System { what: "cannot make file descriptors to sleep on", error })?;
+    let shared = Arc::new(shared);
     let stat = StatSocket::open();
     if let Err(error) = &stat {
         tracing::debug!(%error, "no socket for `roce stat`: this device will not be listed");

@@ -28,6 +28,8 @@ impl Drive for DoorbellCore {
         self.bells.drain(|slot| sent[slot] = posted[slot].load(Ordering::Relaxed));
     }
 
+    fn on_release(&mut self) {}
+
     fn on_panic(&mut self) {}
 }
 

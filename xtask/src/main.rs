@@ -8,6 +8,7 @@ mod namespace;
 mod process;
 mod progress;
 mod stats;
+mod tcp_lat;
 mod workspace;
 
 use std::process::ExitCode;
@@ -28,6 +29,8 @@ enum Command {
     Bench(bench::BenchArgs),
     BenchRxe(bench_rxe::BenchRxeArgs),
     Instructions(instructions::InstructionsArgs),
+    #[command(hide = true)]
+    TcpLat(tcp_lat::TcpLatArgs),
 }
 
 fn main() -> ExitCode {
@@ -41,6 +44,7 @@ fn main() -> ExitCode {
         Command::Bench(args) => bench::run(&args),
         Command::BenchRxe(args) => bench_rxe::run(&args),
         Command::Instructions(args) => instructions::run(&args),
+        Command::TcpLat(args) => tcp_lat::run(&args),
     });
     match result {
         Ok(()) => ExitCode::SUCCESS,
@@ -68,7 +72,7 @@ mod tests {
             ("xtask bench --runs 0", "0 is not in 1.."),
             ("xtask bench --seconds", "a value is required"),
             ("xtask bench --seconds 1.5", "invalid digit"),
-            ("xtask bench --port tap", "possible values: memif, veth, loss, veth-loss, all"),
+            ("xtask bench --port tap", "possible values: memif, veth, loss, veth-loss, sleep, all"),
             ("xtask bench --op atomic", "possible values: send, write, read"),
             ("xtask bench --size 64,0", "0 is not in 1..="),
             ("xtask bench --qps 4097", "4097 is not in 1..=4096"),

@@ -83,6 +83,15 @@ pub(crate) struct TestArgs {
     #[arg(short = 'e', long = "cq-events")]
     pub(super) cq_events: bool,
 
+    /// With -e: sleep in poll(2) on the file descriptor of the completion channel, as programs with a loop of their own
+    /// do
+    #[arg(long, requires = "cq_events")]
+    poll_fd: bool,
+
+    /// In a latency test, let the client pause before each message, in microseconds
+    #[arg(long, value_name = "USEC", default_value_t = 0)]
+    pause: u32,
+
     /// Compare what arrives with what was sent
     #[arg(long)]
     verify: bool,
@@ -227,6 +236,8 @@ pub(super) struct Local {
     pub(super) placement: Placement,
     pub(super) program: Program,
     pub(super) cq_events: bool,
+    pub(super) poll_fd: bool,
+    pub(super) pause: Duration,
     pub(super) use_srq: bool,
     pub(super) wants_peak: bool,
     pub(super) report_gbits: bool,
@@ -304,6 +315,8 @@ impl TestArgs {
             placement: Placement::InOrder,
             program: self.program,
             cq_events: self.cq_events,
+            poll_fd: self.poll_fd,
+            pause: Duration::from_micros(self.pause.into()),
             use_srq: self.use_srq,
             wants_peak: false,
             report_gbits: false,
@@ -349,6 +362,8 @@ impl BwArgs {
             placement: if self.relaxed_placement { Placement::Relaxed } else { Placement::InOrder },
             program: self.test.program,
             cq_events: self.test.cq_events,
+            poll_fd: self.test.poll_fd,
+            pause: Duration::ZERO,
             use_srq: self.test.use_srq,
             wants_peak: !self.no_peak,
             report_gbits: self.report_gbits,

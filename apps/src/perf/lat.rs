@@ -67,6 +67,10 @@ fn count_rounds(
     let is_first = bench.session.lat_role() == LatRole::Start;
     let mut before = is_first.then(Instant::now);
     for n in 0..iters {
+        if is_first && !bench.local.pause.is_zero() {
+            std::thread::sleep(bench.local.pause);
+            before = Some(Instant::now());
+        }
         if !ball.round(bench)? {
             bail!("the peer has ended the test early: give both ends the same -n");
         }

@@ -4,6 +4,7 @@ use std::net::IpAddr;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, anyhow, bail};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use verbs::{
     Access, CompChannel, ConnAttr, ConnectOptions, Context, Cq, Cqe, Endpoint, Gid, Mr, Notify, PathMtu, Qp,
     QpOptions, RKey, RecoveryScheme, RecvRequest, Srq, SrqOptions, WcStatus,
@@ -383,7 +384,11 @@ impl Bench {
             self.recv_cq.request_notify(Notify::Any)?;
             return Ok(());
         }
-        if channel.wait(SLEEP_MAX)?.is_some() {
+        if self.local.poll_fd {
+            let sleep_max = Timespec::try_from(SLEEP_MAX)?;
+            poll(&mut [PollFd::new(channel, PollFlags::IN)], Some(&sleep_max))?;
+            while channel.try_wait()?.is_some() {}
+        } else if channel.wait(SLEEP_MAX)?.is_some() {
             while channel.try_wait()?.is_some() {}
         }
         self.armed = false;

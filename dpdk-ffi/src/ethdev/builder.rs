@@ -10,6 +10,7 @@ use super::open_port::OpenPort;
 use super::port::EthPort;
 use super::queue::EthQueue;
 use super::queue_set::QueueSet;
+use super::wake::{Wake, WakeSource, new_sockets};
 use crate::device::Device;
 use crate::mempool::Mempool;
 use crate::port_id::PortId;
@@ -87,8 +88,8 @@ impl PortBuilder {
         self
     }
 
-    /// Whether to enable receive interrupts, for threads that sleep until a frame arrives: see
-    /// [`EthPort::rx_interrupt_fd`].
+    /// Whether to enable receive interrupts, if the driver has any, for threads that sleep until a frame arrives: see
+    /// [`EthQueue::arm`].
     pub fn rx_interrupts(mut self, rx_interrupts: bool) -> Self {
         self.rx_interrupts = rx_interrupts;
         self
@@ -126,11 +127,24 @@ impl PortBuilder {
             self.check_range(&context, "an MTU in bytes of", mtu_bytes, range)?;
         }
         self.configure(&context, device.port_id(), &info)?;
-        self.set_up_queues(&context, device.port_id())?;
+        let set_up = || self.set_up_queues(&context, device.port_id());
+        let sockets = match info.driver == info::AF_XDP {
+            true => {
+                let (set_up, sockets) = new_sockets(libc::AF_XDP, set_up);
+                set_up.map(|()| sockets)?
+            }
+            false => set_up().map(|()| device.sockets().to_vec())?,
+        };
         let counters: Vec<Arc<QueueCounters>> = (0..self.queues).map(|_| Arc::default()).collect();
         let open = Arc::new(OpenPort::new(device, info, self.pool, counters.clone()));
-        let queues = (0..self.queues).zip(counters).map(|(number, counters)| {
-            EthQueue::new(open.clone(), number, self.linear_pool.clone(), counters)
+        // Any socket serves any queue, because a thread that sleeps does so on all queues. Sockets that are not of the
+        // queues are of an unknown driver.
+        let is_known = sockets.len() == usize::from(self.queues);
+        let sources = sockets.into_iter().map(|fd| if is_known { WakeSource::socket(fd) } else { None });
+        let sources = sources.chain(std::iter::repeat_with(|| None));
+        let queues = (0..self.queues).zip(counters).zip(sources).map(|((number, counters), source)| {
+            let wake = if self.rx_interrupts { Wake::Interrupt(source) } else { Wake::Constant(source) };
+            EthQueue::new(open.clone(), number, self.linear_pool.clone(), counters, wake)
         });
         let queues = QueueSet::new(queues);
         let mut port = EthPort::new(open);
@@ -164,11 +178,15 @@ impl PortBuilder {
             conf.txmode.offloads = dpdk_sys::SHIM_TX_OFFLOAD_MULTI_SEGS;
         }
         conf.intr_conf.set_rxq(u32::from(self.rx_interrupts));
-        // SAFETY: the port exists (the device owns it) and is stopped; `conf` is copied.
-        let configure =
-            || unsafe { dpdk_sys::rte_eth_dev_configure(port_id, self.queues, self.queues, &conf) };
-        let interrupts = if self.rx_interrupts { " with receive interrupts" } else { "" };
-        context.check(|| format!("cannot be configured{interrupts}"), configure)
+        let configure = |conf: &dpdk_sys::rte_eth_conf| {
+            // SAFETY: the port exists (the device owns it) and is stopped; `conf` is copied.
+            unsafe { dpdk_sys::rte_eth_dev_configure(port_id, self.queues, self.queues, conf) }
+        };
+        if self.rx_interrupts && configure(&conf) == 0 {
+            return Ok(());
+        }
+        conf.intr_conf.set_rxq(0);
+        context.check(|| "cannot be configured".to_owned(), || configure(&conf))
     }
 
     fn data_room_bytes(&self) -> usize {

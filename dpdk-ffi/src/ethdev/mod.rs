@@ -9,6 +9,7 @@ mod open_port;
 mod port;
 mod queue;
 mod queue_set;
+mod wake;
 
 pub use builder::{DEFAULT_DESCRIPTORS, PortBuilder};
 pub use counters::PortCounters;
@@ -17,3 +18,6 @@ pub use info::{Link, PortInfo, PortStats};
 pub use port::EthPort;
 pub use queue::{EthQueue, HELD_MBUFS, TX_QUEUE_FRAMES};
 pub use queue_set::QueueSet;
+pub use wake::WakeKind;
+
+pub(crate) use wake::new_sockets;

@@ -3,7 +3,6 @@
 use std::cell::Cell;
 use std::fmt;
 use std::marker::PhantomData;
-use std::os::fd::BorrowedFd;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
@@ -208,34 +207,6 @@ impl EthPort {
     /// Returns the counters of the port itself.
     pub fn counters(&self) -> PortCounters {
         PortCounters::sum(&self.open.counters)
-    }
-
-    /// Returns a descriptor that becomes readable when frames arrive on receive queue `queue` while its
-    /// interrupt is enabled. `None` if the port was opened without interrupts, or the driver has none.
-    pub fn rx_interrupt_fd(&self, queue: u16) -> Option<BorrowedFd<'_>> {
-        // SAFETY: the port exists; DPDK checks the queue.
-        let fd = unsafe { dpdk_sys::rte_eth_dev_rx_intr_ctl_q_get_fd(self.id(), queue) };
-        // SAFETY: the driver keeps it open as long as the port is, which the lifetime says.
-        (fd >= 0).then(|| unsafe { BorrowedFd::borrow_raw(fd) })
-    }
-
-    /// Enables or disables the interrupt of a receive queue. After enabling, poll once more before
-    /// sleeping, because frames that arrived in between raise no interrupt.
-    ///
-    /// # Errors
-    /// `Refused`, with ENOTSUP if the driver has no interrupts. `QueuesInUse` if `queue` is of another port.
-    pub fn set_rx_interrupt(&mut self, queue: &mut EthQueue, enabled: bool) -> Result<(), PortError> {
-        const OPERATION: &str = "cannot change the receive interrupt";
-        if !queue.is_of(&self.open) {
-            return Err(self.context().queues_in_use(OPERATION, 1));
-        }
-        // SAFETY: the port exists, and the queue, which is in no burst, is one of its.
-        self.check(OPERATION, || unsafe {
-            match enabled {
-                true => dpdk_sys::rte_eth_dev_rx_intr_enable(self.id(), queue.number()),
-                false => dpdk_sys::rte_eth_dev_rx_intr_disable(self.id(), queue.number()),
-            }
-        })
     }
 
     fn context(&self) -> Context<'_> {

@@ -2,6 +2,7 @@
 
 use std::collections::VecDeque;
 use std::fmt;
+use std::os::fd::BorrowedFd;
 use std::ptr::NonNull;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -10,6 +11,7 @@ use dpdk_sys::rte_mbuf;
 
 use super::counters::QueueCounters;
 use super::open_port::OpenPort;
+use super::wake::{Wake, WakeKind};
 use crate::mbuf::{Header, Mbuf};
 use crate::memif;
 use crate::mempool::Mempool;
@@ -41,6 +43,8 @@ pub struct EthQueue {
     linear_pool: Option<Mempool>,
     /// Bursts of a memif, in place of the driver's.
     memif: Option<memif::Queue>,
+    /// Of a port other than a memif.
+    wake: Wake,
     spares: MbufArray<TX_SPARES>,
     queued: MbufArray<TX_QUEUE_FRAMES>,
     counters: Arc<QueueCounters>,
@@ -106,6 +110,7 @@ impl EthQueue {
         number: u16,
         linear_pool: Option<Mempool>,
         counters: Arc<QueueCounters>,
+        wake: Wake,
     ) -> Self {
         open.add_queue();
         Self {
@@ -116,6 +121,7 @@ impl EthQueue {
             pool: open.pool.clone(),
             linear_pool,
             memif: open.is_memif().then(|| memif::Queue::new(open.id(), number)),
+            wake,
             spares: MbufArray::new(),
             queued: MbufArray::new(),
             counters,
@@ -139,6 +145,49 @@ impl EthQueue {
 
     pub(super) fn set_started(&mut self, started: bool) {
         self.started = started;
+        self.wake.set_started(started, self.port_id, self.number);
+    }
+
+    /// Returns how the queue wakes a thread that sleeps until frames arrive; `None` if it cannot. On a port with
+    /// receive interrupts also `None` until the port is started and, on vhost, its peer is connected.
+    pub fn wake_kind(&self) -> Option<WakeKind> {
+        match &self.memif {
+            Some(memif) => memif.wake_fd().map(|_| WakeKind::Eventfd),
+            None => self.wake.source().map(|source| source.kind),
+        }
+    }
+
+    /// Returns a descriptor that becomes readable when frames arrive while the queue is armed. It may be readable at
+    /// other times too. The caller must not read from it. `None` as for [`EthQueue::wake_kind`].
+    pub fn wake_fd(&self) -> Option<BorrowedFd<'_>> {
+        match &self.memif {
+            Some(memif) => memif.wake_fd(),
+            None => self.wake.source().map(|source| source.fd()),
+        }
+    }
+
+    /// Makes [`EthQueue::wake_fd`] readable when the next frame arrives, and unreadable until then, if that is needed.
+    /// Before the caller sleeps, it must receive once more, because frames that arrived earlier wake nobody. Arming
+    /// holds until [`EthQueue::disarm`], but a thread that was woken must arm anew before it sleeps again. Returns
+    /// false if the queue cannot be armed at present; the caller must then not sleep long.
+    pub fn arm(&mut self) -> bool {
+        match &mut self.memif {
+            // Until the port is started, no frame arrives.
+            _ if !self.started => true,
+            Some(memif) => memif.arm(),
+            None => self.wake.source().is_some_and(|source| source.arm(self.port_id, self.number)),
+        }
+    }
+
+    /// Ends the effect of [`EthQueue::arm`], to spare the peer or the device the wake-ups.
+    pub fn disarm(&mut self) {
+        match &mut self.memif {
+            _ if !self.started => {}
+            Some(memif) => memif.disarm(),
+            None => {
+                self.wake.source().inspect(|source| source.disarm(self.port_id, self.number));
+            }
+        }
     }
 
     /// Appends at most `max` received frames to `frames` and returns their number. Does not block.
@@ -264,6 +313,12 @@ impl EthQueue {
     #[inline]
     pub fn tx_queued(&self) -> usize {
         self.queued.len
+    }
+
+    /// Returns whether queued frames wait for room in the transmit ring, which no wake source reports. On a memif
+    /// without a connection false, because the begin of a connection is reported ([`EthQueue::arm`]).
+    pub fn is_tx_stalled(&self) -> bool {
+        self.queued.len > 0 && self.started && self.memif.as_ref().is_none_or(memif::Queue::is_connected)
     }
 
     /// Moves the queued frames whose destination is the MAC `mac` to `taken`, in order. The others stay queued, in

@@ -1,12 +1,15 @@
 //! Bursts of a memif port, which replace the driver's own.
 
 use std::mem::ManuallyDrop;
+use std::os::fd::BorrowedFd;
 use std::ptr::NonNull;
+use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use dpdk_sys::rte_mbuf;
 
-use super::control::{Live, Rings, live};
+use super::control::{Live, Rings, add_wake, live};
+use super::event::{Wake, heavy_barrier, notify};
 use super::ring::{Map, Piece, Put, Taken, TxRing, Violation};
 use crate::counter::Counter;
 use crate::ethdev::PortStats;
@@ -85,6 +88,8 @@ pub(crate) struct Queue {
     port: PortId,
     number: u16,
     flag: BurstFlag,
+    /// `None` if the process has no descriptor left.
+    wake: Option<Arc<Wake>>,
 }
 
 /// The connection during a burst: shared by the port's queues, except for the rings of the burst's queue.
@@ -97,7 +102,52 @@ struct Connection<'a> {
 impl Queue {
     /// The queue `number` of `port`. The caller makes only one `Queue` for each number of an open port.
     pub(crate) fn new(port: PortId, number: u16) -> Self {
-        Self { port, number, flag: BurstFlag::new() }
+        let wake = Wake::new();
+        if let Some(wake) = &wake {
+            add_wake(port, number, wake.clone());
+        }
+        Self { port, number, flag: BurstFlag::new(), wake }
+    }
+
+    /// Returns a descriptor that is readable when frames arrive while the queue is armed, and after the connection has
+    /// begun or ended.
+    pub(crate) fn wake_fd(&self) -> Option<BorrowedFd<'_>> {
+        self.wake.as_ref().map(|wake| wake.fd())
+    }
+
+    /// Makes the peer raise the queue's interrupt, and forgets earlier interrupts. False if the peer cannot, or its
+    /// connection is changing at present.
+    pub(crate) fn arm(&mut self) -> bool {
+        let Some(wake) = self.wake.clone() else { return false };
+        // Before the connection is looked at, so that a later change makes the descriptor readable again.
+        wake.clear_link_change();
+        let Some(burst) = self.flag.begin() else { return false };
+        drop(burst);
+        // Without a connection, its begin is all there is to wait for.
+        let Some(Connection { rings, .. }) = self.connection() else { return true };
+        let (Some(ring), Some(event)) = (&mut rings.rx, &rings.rx_event) else { return false };
+        event.clear();
+        if !ring.is_armed() {
+            ring.set_armed(true);
+            if !heavy_barrier() {
+                ring.set_armed(false);
+            }
+        }
+        ring.is_armed()
+    }
+
+    /// Whether the port has a connection.
+    pub(crate) fn is_connected(&self) -> bool {
+        !live(self.port).is_null()
+    }
+
+    /// Makes the peer raise no interrupt.
+    pub(crate) fn disarm(&mut self) {
+        if let Some(Connection { rings: Rings { rx: Some(ring), .. }, .. }) = self.connection()
+            && ring.is_armed()
+        {
+            ring.set_armed(false);
+        }
     }
 
     /// Begins a burst; `None` if the port has no live connection, or its peer is in violation.
@@ -127,6 +177,9 @@ impl Queue {
         let Some(Connection { live, rings, burst }) = self.connection() else { return 0 };
         let Some(ring) = &mut rings.tx else { return 0 };
         let (taken, outcome) = tx_live(&live.map, ring, frames, counts);
+        if taken > 0 {
+            notify(rings.tx_event.as_ref(), || ring.is_masked());
+        }
         if outcome.is_err() {
             live.give_up(counts);
         }

@@ -8,9 +8,10 @@ use std::ffi::{CString, c_int, c_void};
 use std::mem::zeroed;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
 use std::sync::atomic::{AtomicBool, AtomicPtr, Ordering};
-use std::sync::{Mutex, MutexGuard, Once, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, Once, PoisonError};
 use std::{io, ptr};
 
+use super::event::{self, Event, Wake, Watched};
 use super::message::{self, Handshake, MESSAGE_BYTES, Message, Role, kind};
 use super::ring::{Map, Pieces, Region, RxRing, TxRing};
 use crate::port_id::PortId;
@@ -48,6 +49,10 @@ pub(super) struct Live {
 pub(super) struct Rings {
     pub(super) rx: Option<RxRing>,
     pub(super) tx: Option<TxRing>,
+    /// By which the peer wakes this process; `None` if `rx` has no eventfd, or the queue no `Wake`.
+    pub(super) rx_event: Option<Watched>,
+    /// By which this process wakes the peer.
+    pub(super) tx_event: Option<Arc<Event>>,
     /// Buffers of one frame, as copied from its descriptors.
     pub(super) pieces: Pieces,
 }
@@ -65,6 +70,7 @@ pub(super) fn live(port: PortId) -> *mut Live {
 fn publish(port: PortId, live: *mut Live) {
     let Some(place) = LIVE.get(usize::from(port)) else { return };
     let before = place.swap(live, Ordering::AcqRel);
+    // Dropped while no burst runs.
     if !before.is_null() {
         // SAFETY: made by Box::into_raw, taken out of the one place that named it, while no burst runs.
         drop(unsafe { Box::from_raw(before) });
@@ -95,6 +101,14 @@ unsafe impl Send for Mapping {}
 struct PortState {
     access: MemifAccess,
     refused: u64,
+    /// By number of the queue.
+    wakes: Vec<Option<Arc<Wake>>>,
+}
+
+impl PortState {
+    fn on_link_change(&self) {
+        self.wakes.iter().flatten().for_each(|wake| wake.on_link_change());
+    }
 }
 
 struct Table {
@@ -122,6 +136,7 @@ fn table() -> MutexGuard<'static, Table> {
 pub(crate) fn install() {
     static INSTALLED: Once = Once::new();
     INSTALLED.call_once(|| {
+        event::register();
         let hooks = dpdk_sys::shim_memif_hooks {
             listen: Some(on_listen),
             accept: Some(on_accept),
@@ -141,13 +156,22 @@ pub(crate) fn install() {
 /// socket of its own.
 pub(crate) fn attached(port: PortId, access: MemifAccess, listens: bool) -> bool {
     let mut table = table();
-    table.ports.insert(port, PortState { access, refused: 0 });
+    table.ports.insert(port, PortState { access, ..PortState::default() });
     let mut has_listener = false;
     for listener in table.listeners.iter_mut().filter(|listener| listener.port.is_none()) {
         listener.port = Some(port);
         has_listener = true;
     }
     has_listener || !listens
+}
+
+/// Enters the `Wake` of queue `number` of `port`.
+pub(super) fn add_wake(port: PortId, number: u16, wake: Arc<Wake>) {
+    let mut table = table();
+    let wakes = &mut table.ports.entry(port).or_default().wakes;
+    let number = usize::from(number);
+    wakes.resize(wakes.len().max(number + 1), None);
+    wakes[number] = Some(wake);
 }
 
 /// Removes the device of `port`.
@@ -182,20 +206,33 @@ impl Table {
         let (rx, tx) = peer.handshake.rings(&map).ok_or("rings outside of the memory")?;
         let count = rx.len().max(tx.len());
         let (mut rx, mut tx) = (rx.into_iter(), tx.into_iter());
-        let rings = std::iter::repeat_with(|| Rings { rx: rx.next(), tx: tx.next(), pieces: Pieces::new() });
+        let (rx_events, tx_events) = peer.handshake.events();
+        let wakes = self.ports.get(&peer.port).map(|state| state.wakes.clone()).unwrap_or_default();
+        let watched = rx_events.into_iter().zip(wakes);
+        let mut watched = watched.map(|(event, wake)| Watched::new(event?, wake?));
+        let mut tx_events = tx_events.into_iter();
+        let rings = std::iter::repeat_with(|| Rings {
+            rx: rx.next(),
+            tx: tx.next(),
+            rx_event: watched.next().flatten(),
+            tx_event: tx_events.next().flatten(),
+            pieces: Pieces::new(),
+        });
         let rings = rings.map(UnsafeCell::new).take(count).collect();
         let live = Live { fd, map, rings, broken: AtomicBool::new(false) };
         publish(peer.port, Box::into_raw(Box::new(live)));
+        self.ports.get(&peer.port).into_iter().for_each(PortState::on_link_change);
         Ok(())
     }
 
     /// Ends the live connections that `of` selects.
     fn end_live(&self, of: impl Fn(&Live) -> bool) {
-        for port in self.ports.keys() {
+        for (port, state) in &self.ports {
             let live = live(*port);
             // SAFETY: published, and dropped only by `publish`, whose callers hold the table.
             if !live.is_null() && of(unsafe { &*live }) {
                 publish(*port, ptr::null_mut());
+                state.on_link_change();
             }
         }
     }

@@ -13,7 +13,9 @@
 //! ```
 
 use std::os::fd::RawFd;
+use std::sync::Arc;
 
+use super::event::Event;
 use super::ring::{LOG2_SLOTS_MAX, Map, RxRing, TxRing, ring_bytes};
 
 /// Length of every message, in bytes.
@@ -72,15 +74,20 @@ pub(super) struct RegionSpec {
 }
 
 /// A ring within a region.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug)]
 struct RingSpec {
     region: u16,
     offset: u32,
     log2_slots: u8,
+    /// `None` if the ring came without an eventfd.
+    event: Option<Arc<Event>>,
 }
 
+/// Eventfds of the rings of one direction, by number.
+pub(super) type Events = Vec<Option<Arc<Event>>>;
+
 impl RingSpec {
-    fn end(self) -> u64 {
+    fn end(&self) -> u64 {
         u64::from(self.offset) + ring_bytes(self.log2_slots)
     }
 }
@@ -158,8 +165,8 @@ impl Handshake {
             (kind::ADD_REGION, Some(fd)) if self.is_at(Role::Server, State::Introduced) => {
                 self.add_region(message, fd)
             }
-            (kind::ADD_RING, Some(_)) if self.is_at(Role::Server, State::Introduced) => {
-                self.add_ring(message)
+            (kind::ADD_RING, Some(fd)) if self.is_at(Role::Server, State::Introduced) => {
+                self.add_ring(message, Some(fd))
             }
             (kind::CONNECT, None) if self.is_at(Role::Server, State::Introduced) => {
                 self.check_rings()?;
@@ -184,7 +191,7 @@ impl Handshake {
     pub(super) fn sent(&mut self, message: &Message, fd: Option<RawFd>) -> Result<(), &'static str> {
         match (self.role, kind_of(message), fd) {
             (Role::Client, kind::ADD_REGION, Some(fd)) => self.add_region(message, fd),
-            (Role::Client, kind::ADD_RING, _) => self.add_ring(message),
+            (Role::Client, kind::ADD_RING, fd) => self.add_ring(message, fd),
             (Role::Client, kind::CONNECT, _) => {
                 self.state = State::Asked;
                 Ok(())
@@ -214,7 +221,7 @@ impl Handshake {
         Ok(())
     }
 
-    fn add_ring(&mut self, message: &Message) -> Result<(), &'static str> {
+    fn add_ring(&mut self, message: &Message, fd: Option<RawFd>) -> Result<(), &'static str> {
         let rings = if half(message, 2) & 1 == 1 { &mut self.to_server } else { &mut self.to_client };
         if usize::from(half(message, 4)) != rings.len() || rings.len() == RINGS_MAX {
             return Err("a ring out of its turn");
@@ -223,7 +230,8 @@ impl Handshake {
         if log2_slots > LOG2_SLOTS_MAX {
             return Err("a ring of too many slots");
         }
-        rings.push(RingSpec { region: half(message, 6), offset: word(message, 8), log2_slots });
+        let event = fd.and_then(Event::new);
+        rings.push(RingSpec { region: half(message, 6), offset: word(message, 8), log2_slots, event });
         Ok(())
     }
 
@@ -249,6 +257,15 @@ impl Handshake {
         let slots: u64 = rings.map(|ring| 1_u64 << ring.log2_slots).sum();
         let rest = self.regions.first()?.len_bytes.checked_sub(end)?;
         u32::try_from(rest / slots).ok().filter(|bytes| *bytes > 0)
+    }
+
+    /// Returns the eventfds of the rings that this process receives from and sends to.
+    pub(super) fn events(&self) -> (Events, Events) {
+        let events = |rings: &[RingSpec]| rings.iter().map(|ring| ring.event.clone()).collect();
+        match self.role {
+            Role::Server => (events(&self.to_server), events(&self.to_client)),
+            Role::Client => (events(&self.to_client), events(&self.to_server)),
+        }
     }
 
     /// Returns the rings that this process receives from and sends to; `map` has the mapped regions. `None`

@@ -4,7 +4,8 @@
 //! * `control` decides which users may connect, and redirects the driver's system calls;
 //! * `message` enforces the order and the bounds of the control protocol;
 //! * `ring` reads and writes rings and descriptors that the peer may change at any time;
-//! * `burst` moves frames between them and mbufs, and replaces the driver's bursts.
+//! * `event` wakes a peer that sleeps, and is woken by the peer;
+//! * `burst` moves frames between rings and mbufs, and replaces the driver's bursts.
 //!
 //! The driver keeps the sockets, the answers of the protocol, the memory and the state of the link.
 //!
@@ -13,6 +14,7 @@
 
 mod burst;
 mod control;
+mod event;
 mod message;
 mod ring;
 

@@ -27,7 +27,11 @@ pub(crate) const RING_HEADER_BYTES: u64 = 128;
 /// Bytes of a descriptor, and alignment of a ring.
 pub(crate) const DESC_BYTES: u64 = 16;
 
-/// Offsets of head and tail in a ring's header.
+/// Flag of a ring: the consumer polls, and needs no interrupt.
+const MASK_INT: u16 = 1;
+
+/// Offsets of flags, head and tail in a ring's header.
+const FLAGS_AT: usize = 4;
 const HEAD_AT: usize = 6;
 const TAIL_AT: usize = 64;
 
@@ -196,6 +200,12 @@ impl Ring {
     }
 
     #[inline]
+    fn flags(&self) -> &AtomicU16 {
+        // SAFETY: as in `index`.
+        unsafe { AtomicU16::from_ptr(self.base.add(FLAGS_AT).cast()) }
+    }
+
+    #[inline]
     fn desc_at(&self, position: u16) -> *mut u8 {
         let slot = usize::from(position & (self.slots - 1));
         // SAFETY: the ring has this slot, and all its descriptors are inside of the region.
@@ -262,13 +272,27 @@ pub(crate) struct RxRing {
     given: u16,
     /// Bytes of the buffers that a client offers anew; `None` for a server, which returns slots unchanged.
     offers: Option<u32>,
+    /// Whether the peer is to raise the ring's interrupt.
+    armed: bool,
 }
 
 impl RxRing {
     /// A newly connected ring, whose indices are zero; `offers` is the length of this process's buffers, if
     /// it is the client.
     pub(crate) fn new(ring: Ring, offers: Option<u32>) -> Self {
-        Self { ring, position: 0, given: 0, offers }
+        Self { ring, position: 0, given: 0, offers, armed: false }
+    }
+
+    /// Whether the peer is to raise the ring's interrupt, by the last [`RxRing::set_armed`]; false when connected.
+    pub(crate) fn is_armed(&self) -> bool {
+        self.armed
+    }
+
+    /// Sets whether the peer is to raise the ring's interrupt after it fills slots. A barrier must follow before the
+    /// next read of the peer's index.
+    pub(crate) fn set_armed(&mut self, armed: bool) {
+        self.armed = armed;
+        self.ring.flags().store(if armed { 0 } else { MASK_INT }, Ordering::Relaxed);
     }
 
     /// Returns the slots that the peer has filled.
@@ -429,6 +453,12 @@ impl TxRing {
         self.position = position.wrapping_add(1);
         *available -= used;
         Ok(Put::Frame)
+    }
+
+    /// Whether the peer polls, and needs no interrupt.
+    #[inline]
+    pub(crate) fn is_masked(&self) -> bool {
+        self.ring.flags().load(Ordering::Relaxed) & MASK_INT != 0
     }
 
     /// Passes the frames put so far to the peer.

@@ -7,6 +7,7 @@ pub(crate) mod pairs;
 mod queues;
 mod veth;
 
+use std::os::fd::AsRawFd;
 use std::time::{Duration, Instant};
 
 use dpdk_ffi::{
@@ -34,6 +35,8 @@ pub(crate) fn play(part: &str) {
         "memif_frames" => pairs::memif_frames(8192),
         "memif_small_echo" => pairs::memif_echo(2048),
         "memif_small_frames" => pairs::memif_frames(2048),
+        "memif_asleep_echo" => pairs::memif_asleep_echo(),
+        "memif_asleep_frames" => pairs::memif_asleep_frames(),
         "memif_client_restarts" => pairs::memif_client_restarts(),
         "memif_surviving_client" => pairs::memif_survivor("client"),
         "memif_surviving_server" => pairs::memif_survivor("server"),
@@ -87,10 +90,6 @@ impl Open {
     pub(crate) fn restart(&mut self) -> Result<(), PortError> {
         self.control.restart([&mut self.queue])
     }
-
-    pub(crate) fn set_rx_interrupt(&mut self, enabled: bool) -> Result<(), PortError> {
-        self.control.set_rx_interrupt(&mut self.queue, enabled)
-    }
 }
 
 /// The frame number `seed`: addresses and EtherType that nothing else on an interface uses, and then bytes which
@@ -143,4 +142,28 @@ pub(crate) fn receive(port: &mut Open) -> Mbuf {
         !frames.is_empty()
     });
     frames.remove(0)
+}
+
+/// The next frame of ours, waited for asleep.
+#[track_caller]
+pub(crate) fn receive_asleep(port: &mut Open) -> Mbuf {
+    let mut frames = Vec::new();
+    loop {
+        let is_armed = port.queue.arm();
+        port.queue.rx_burst(&mut frames, 1);
+        frames.retain(|frame: &Mbuf| is_pattern(frame.data()));
+        if let Some(frame) = frames.pop() {
+            return frame;
+        }
+        assert!(is_armed, "the queue can be armed");
+        assert!(is_readable(port, PATIENCE), "no frame woke the sleeper");
+    }
+}
+
+/// Waits until the port's wake source is readable.
+pub(crate) fn is_readable(port: &Open, patience: Duration) -> bool {
+    let fd = port.queue.wake_fd().expect("the port has a wake source").as_raw_fd();
+    let mut poll = libc::pollfd { fd, events: libc::POLLIN, revents: 0 };
+    // SAFETY: one entry, writable.
+    unsafe { libc::poll(&mut poll, 1, patience.as_millis() as i32) == 1 }
 }

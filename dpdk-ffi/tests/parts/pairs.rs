@@ -1,19 +1,22 @@
 //! Two processes at the ends of one link.
 
 use std::env;
-use std::os::fd::{AsRawFd, RawFd};
 use std::os::unix::fs::PermissionsExt;
 use std::time::{Duration, Instant};
 
-use dpdk_ffi::{Eal, Mbuf, MemifAccess, PortBuilder, TX_QUEUE_FRAMES};
+use dpdk_ffi::{Eal, Mbuf, MemifAccess, PortBuilder, TX_QUEUE_FRAMES, WakeKind};
 
-use super::{Open, PATIENCE, eal, pattern, pool, receive, send, wait_until, whole};
+use super::{
+    Open, PATIENCE, eal, is_readable, pattern, pool, receive, receive_asleep, send, wait_until, whole,
+};
 
 /// Around the sizes at which something changes: the smallest frame, one buffer of 2,048, the largest packet of
 /// path MTU 4,096.
 const LENS: [usize; 12] = [60, 61, 64, 1082, 1514, 2047, 2048, 2049, 4095, 4096, 4097, 4154];
 /// Length of the frame that makes the echoing process close its port. No other frame has this length.
 const END_LEN: usize = 77;
+/// Frames of a test in which both ends sleep.
+const ROUNDS_ASLEEP: usize = 10_000;
 
 fn memif(role: &str, buffer_bytes: u16) -> Open {
     let eal = eal();
@@ -296,18 +299,40 @@ pub(super) fn virtio_user_frames() {
     compare_lens(&mut port, send, 8192);
     compare_bursts(&mut port);
 
-    let fd = port.control.rx_interrupt_fd(0).expect("virtio-user has receive interrupts").as_raw_fd();
-    port.set_rx_interrupt(true).unwrap();
-    assert!(!is_readable(fd, Duration::ZERO), "nothing has arrived");
+    assert_eq!(port.queue.wake_kind(), Some(WakeKind::RxInterrupt));
+    assert!(port.queue.arm());
+    assert!(!is_readable(&port, Duration::ZERO), "nothing has arrived");
     send(&mut port, &pattern(1, 300));
-    assert!(is_readable(fd, PATIENCE), "the echo wakes a sleeper");
-    port.set_rx_interrupt(false).unwrap();
+    assert!(is_readable(&port, PATIENCE), "the echo wakes a sleeper");
+    port.queue.disarm();
     assert_eq!(receive(&mut port).data(), pattern(1, 300));
+    frames_asleep(&mut port);
     end(&mut port);
 }
 
-fn is_readable(fd: RawFd, patience: Duration) -> bool {
-    let mut poll = libc::pollfd { fd, events: libc::POLLIN, revents: 0 };
-    // SAFETY: one entry, writable.
-    unsafe { libc::poll(&mut poll, 1, patience.as_millis() as i32) == 1 }
+/// Sends frames one by one and sleeps until each returns.
+fn frames_asleep(port: &mut Open) {
+    for round in 0..ROUNDS_ASLEEP {
+        send(port, &pattern(round, 100));
+        assert_eq!(receive_asleep(port).data(), pattern(round, 100), "round {round}");
+    }
+}
+
+pub(super) fn memif_asleep_frames() {
+    let mut port = memif("client", 2048);
+    assert_eq!(port.queue.wake_kind(), Some(WakeKind::Eventfd));
+    frames_asleep(&mut port);
+    end(&mut port);
+}
+
+/// Returns every frame, and sleeps in between; from the beginning, before there is a connection.
+pub(super) fn memif_asleep_echo() {
+    let mut port = memif("server", 2048);
+    loop {
+        let frame = receive_asleep(&mut port);
+        if frame.frame_len() == END_LEN {
+            return;
+        }
+        send(&mut port, frame.data());
+    }
 }

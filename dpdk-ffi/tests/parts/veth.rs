@@ -2,9 +2,9 @@
 
 use std::process::Command;
 
-use dpdk_ffi::{Eal, PortBuilder};
+use dpdk_ffi::{Eal, PortBuilder, WakeKind};
 
-use super::{Open, eal, pattern, pool, receive, send};
+use super::{Open, eal, pattern, pool, receive, receive_asleep, send};
 
 pub(super) fn af_packet() {
     ip("link add dpdkffi0 type veth peer name dpdkffi1");
@@ -38,6 +38,11 @@ pub(super) fn af_packet() {
         }
     }
     assert!(far.control.stats().unwrap().rx_frames >= 50 * 32);
+    assert_eq!(near.queue.wake_kind(), Some(WakeKind::Socket));
+    for round in 0..1000 {
+        send(&mut near, &pattern(round, 100));
+        assert_eq!(receive_asleep(&mut far).data(), pattern(round, 100), "round {round}");
+    }
 }
 
 fn open(eal: Eal, end: usize) -> Open {

@@ -60,6 +60,7 @@ use crate::qp::QpState;
 use crate::qp::rc::reorder_buffer::ReorderStore;
 use crate::queue::{CqTable, Doorbells, SrqTable};
 use crate::random::Random;
+use crate::recovery::PROBE_MIN_NANOS;
 use crate::table::Table;
 use crate::time::Instant;
 
@@ -94,6 +95,9 @@ pub struct EngineConfig {
     pub notification: NotificationConfig,
     /// Speed of the link in bits per second: the rate at which congestion control starts.
     pub link_bits_per_sec: u64,
+    /// Lower bound of the probe timeout, in nanoseconds: the time that a peer may need to acknowledge a packet, besides
+    /// the round trip (`max_ack_delay` in RFC 9002, section 6.2.1). Default: 10,000, for peers that never sleep.
+    pub probe_min_nanos: u32,
     /// Whether the source MAC and the UDP source port of received packets are checked besides the IP address.
     pub source_checks: SourceChecks,
     /// High bits of all QPNs of the device.
@@ -110,6 +114,7 @@ impl EngineConfig {
             congestion: CongestionScheme::default(),
             notification: NotificationConfig::default(),
             link_bits_per_sec: DEFAULT_LINK_BITS_PER_SEC,
+            probe_min_nanos: PROBE_MIN_NANOS,
             source_checks: SourceChecks::default(),
             qpn_prefix: QpnPrefix::default(),
         }
@@ -288,6 +293,7 @@ pub struct Engine<P: Port> {
     mac: Mac,
     congestion: CongestionScheme,
     link_bits_per_sec: u64,
+    probe_min_nanos: u32,
     source_checks: SourceChecks,
     qpn_prefix: QpnPrefix,
     random: Random,
@@ -350,6 +356,7 @@ impl<P: Port> Engine<P> {
             port,
             congestion: config.congestion,
             link_bits_per_sec: config.link_bits_per_sec,
+            probe_min_nanos: config.probe_min_nanos,
             source_checks: config.source_checks,
             qpn_prefix: config.qpn_prefix,
             random: Random::new(config.seed),
@@ -445,6 +452,26 @@ impl<P: Port> Engine<P> {
             .into_iter()
             .flatten()
             .min()
+    }
+
+    /// Updates the earliest timers of queue pairs whose deadline was postponed or has become void, so that
+    /// [`Engine::next_deadline`] returns no time at which no work is due. An ACK does not change timers, because polls
+    /// are cheaper than changes of timers; a thread that is about to sleep calls this function.
+    pub fn settle_timers(&mut self) {
+        for _ in 0..TIMERS_PER_POLL {
+            let Some((at, slot)) = self.timers.first() else { return };
+            let Some(qp) = self.qps.at_mut(slot).filter(|qp| qp.state != QpState::Err) else { return };
+            let Some(Connection { service: Service::Rc(rc), .. }) = &qp.connection else { return };
+            let permit = rc.requester.congestion().next_permit_at().filter(|at| *at > self.now);
+            let due = [rc.requester.deadline(), permit].into_iter().flatten().min();
+            if due.is_some_and(|due| due <= at) {
+                return;
+            }
+            self.timers.remove(slot);
+            if let Some(due) = due {
+                self.timers.no_later_than(slot, due);
+            }
+        }
     }
 
     /// Returns the protection domains, memory regions and completion queues of the device.

@@ -27,6 +27,11 @@ impl Timers {
         self.heap.first().map(|(at, _)| *at)
     }
 
+    /// Returns the earliest entry: its deadline, and the slot of its queue pair.
+    pub(super) fn first(&self) -> Option<(Instant, usize)> {
+        self.heap.first().map(|(at, slot)| (*at, *slot as usize))
+    }
+
     /// Sets the deadline in the entry of the queue pair with index `slot` to `deadline`, unless the entry has an
     /// earlier deadline.
     #[inline]

@@ -76,6 +76,11 @@ impl LossTimer {
         }
     }
 
+    /// Sets the lower bound of the PTO, in nanoseconds.
+    pub(crate) fn set_probe_min(&mut self, nanos: u32) {
+        self.rto.set_probe_min(nanos);
+    }
+
     pub(crate) fn set_timeout(&mut self, timeout: u8) {
         self.timer.set_timeout(timeout);
     }

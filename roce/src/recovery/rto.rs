@@ -77,14 +77,14 @@ impl RetransmitTimer {
 /// ```text
 ///   progress -- PTO --> probe -- 2 PTO --> probe -- 4 PTO --> probe ..
 ///   bound = RTO_LOW_NANOS with up to RTO_LOW_PKTS in flight, otherwise RTO_HIGH_NANOS
-///   PTO   = 2 srtt + 4 rttvar, at least 10 us;   before the first round-trip sample: bound
+///   PTO   = 2 srtt + 4 rttvar, at least probe_min;   before the first round-trip sample: bound, at least probe_min
 ///   RTO   = srtt + 4 rttvar, at least bound;     before the first round-trip sample: 1 ms
 ///   from the second probe on, a probe after a wait of RTO or more is reported to congestion control as a loss
 /// ```
 /// After [`EXPIRIES_UNMEASURED_MAX`] expiries without a sample, only a sample ends the backoff (RFC 6298, section 5).
 /// If every ACK ended the backoff, a path whose round trip exceeds the PTO would yield no sample: each packet would be
 /// retransmitted before its ACK arrives (Karn's algorithm). Only local ACK timeouts use up retries.
-#[derive(Clone, Copy, Debug, Default)]
+#[derive(Clone, Copy, Debug)]
 pub(crate) struct AdaptiveRto {
     srtt_nanos: u64,
     rttvar_nanos: u64,
@@ -99,12 +99,14 @@ pub(crate) struct AdaptiveRto {
     unmeasured: u8,
     /// Number of probe timeouts that expired since a packet was last acknowledged.
     expiries: u8,
+    /// Lower bound of the PTO, in nanoseconds.
+    probe_min_nanos: u32,
 }
 
 /// RTO before the first round-trip sample, in nanoseconds: long, because the round trip is unknown.
 const FIRST_RTO_NANOS: u64 = 1_000_000;
-/// Lower bound of the PTO, in nanoseconds: the precision with which timers expire.
-const PROBE_MIN_NANOS: u64 = 10_000;
+/// Default lower bound of the PTO, in nanoseconds: the precision with which timers expire.
+pub(crate) const PROBE_MIN_NANOS: u32 = 10_000;
 /// IRN's RTO_low: lower bound of the RTO with at most [`RTO_LOW_PKTS`] packets in flight, in nanoseconds.
 const RTO_LOW_NANOS: u64 = 100_000;
 /// IRN's RTO_high: lower bound of the RTO with more than [`RTO_LOW_PKTS`] packets in flight, in nanoseconds.
@@ -116,7 +118,28 @@ const EXPIRIES_UNMEASURED_MAX: u8 = 8;
 /// Largest number of times that the PTO is doubled.
 const BACKOFF_MAX: u8 = 16;
 
+impl Default for AdaptiveRto {
+    fn default() -> Self {
+        AdaptiveRto {
+            srtt_nanos: 0,
+            rttvar_nanos: 0,
+            min_nanos: 0,
+            timed_psn: Psn::default(),
+            timed_at: OptionalInstant::NONE,
+            backoff: 0,
+            unmeasured: 0,
+            expiries: 0,
+            probe_min_nanos: PROBE_MIN_NANOS,
+        }
+    }
+}
+
 impl AdaptiveRto {
+    /// Sets the lower bound of the PTO.
+    pub(crate) fn set_probe_min(&mut self, nanos: u32) {
+        self.probe_min_nanos = nanos;
+    }
+
     /// Starts to measure the round trip of `psn`, sent for the first time, unless another round trip is being measured.
     #[inline]
     pub(crate) fn on_sent(&mut self, psn: Psn, now: Instant) {
@@ -174,11 +197,11 @@ impl AdaptiveRto {
     /// `in_flight_pkts` selects the PTO before the first round-trip sample.
     pub(crate) fn wait_nanos(&self, in_flight_pkts: u32) -> u64 {
         let first = if self.srtt_nanos == 0 {
-            floor_nanos(in_flight_pkts)
+            floor_nanos(in_flight_pkts).max(u64::from(self.probe_min_nanos))
         } else {
             // The PTO is computed from `srtt`: if packets wait in a standing queue, a PTO computed from the shortest
             // round trip would expire before the ACK arrives (RFC 8985, section 7.2).
-            (2 * self.srtt_nanos + 4 * self.rttvar_nanos).max(PROBE_MIN_NANOS)
+            (2 * self.srtt_nanos + 4 * self.rttvar_nanos).max(u64::from(self.probe_min_nanos))
         };
         first << self.backoff.min(BACKOFF_MAX)
     }

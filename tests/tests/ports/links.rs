@@ -103,7 +103,8 @@ pub(super) fn vhost(name: &str) -> [Side; 2] {
     [side("vhost", "10.0.0.1"), side("virtio-user", "10.0.0.2")]
 }
 
-/// A veth pair between two network namespaces, with ports of this kind on both ends.
+/// A veth pair between two network namespaces, with ports of this kind on both ends, and a second pair: the first side is
+/// 10.0.0.1 on the first pair and 10.1.0.1 on the second.
 pub(super) fn veth(kind: &str, mtu_bytes: usize) -> [Side; 2] {
     veth_from(Namespace::new(), kind, mtu_bytes)
 }
@@ -116,6 +117,12 @@ pub(super) fn veth_from(near: Namespace, kind: &str, mtu_bytes: usize) -> [Side;
     far.ip("address add 10.0.0.2/24 dev v1");
     near.wait_up("v0");
     far.wait_up("v1");
+    // For TCP, because an XDP port takes all frames from its interface.
+    near.link("t0", &far, "t1", 1500);
+    near.ip("address add 10.1.0.1/24 dev t0");
+    far.ip("address add 10.1.0.2/24 dev t1");
+    near.wait_up("t0");
+    far.wait_up("t1");
     let side = |namespace, interface| Side {
         place: Place::Namespace(namespace),
         port: format!("{kind}:{interface}"),

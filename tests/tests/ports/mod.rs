@@ -8,5 +8,6 @@ mod leftovers;
 mod link_changes;
 mod links;
 mod pairs;
+mod sleep;
 mod stat;
 mod verbs;

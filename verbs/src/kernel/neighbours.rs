@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 use std::io;
 use std::net::{IpAddr, SocketAddr, SocketAddrV6};
+use std::os::fd::BorrowedFd;
 use std::time::{Duration, Instant};
 
 use netlink_packet_route::neighbour::{
@@ -69,6 +70,11 @@ impl KernelNeighbours {
     /// Sets the name of the interface, which may have been renamed.
     pub(crate) fn set_name(&mut self, interface: &str) {
         interface.clone_into(&mut self.interface);
+    }
+
+    /// Returns a file descriptor that is readable while [`KernelNeighbours::due`] has a change to return.
+    pub(crate) fn changes_fd(&self) -> BorrowedFd<'_> {
+        self.changes.as_fd()
     }
 
     /// Returns the MAC of the next hop to `ip`, which is `ip` itself or a gateway. If the kernel has not resolved this

@@ -1,5 +1,7 @@
 //! Requests to the kernel over a routing socket (rtnetlink), and the kernel's answers.
 
+use std::os::fd::{AsFd, BorrowedFd};
+
 use netlink_packet_core::{
     NLM_F_ACK, NLM_F_DUMP, NLM_F_REQUEST, NetlinkHeader, NetlinkMessage, NetlinkPayload,
 };
@@ -38,6 +40,11 @@ impl Netlink {
         groups.iter().try_for_each(|&group| netlink.socket.add_membership(group)).map_err(&failed)?;
         netlink.socket.set_non_blocking(true).map_err(&failed)?;
         Ok(netlink)
+    }
+
+    /// Returns a file descriptor that is readable while a notification is pending.
+    pub(super) fn as_fd(&self) -> BorrowedFd<'_> {
+        self.socket.as_fd()
     }
 
     /// Returns the kernel's notifications since the last call, from at most `datagrams_max` datagrams. `None` if the

@@ -1,5 +1,7 @@
 //! Changes of a network interface while its port is open.
 
+use std::os::fd::BorrowedFd;
+
 use netlink_packet_route::RouteNetlinkMessage;
 
 use super::netlink::Netlink;
@@ -39,6 +41,11 @@ impl InterfaceWatch {
     pub fn open(name: &str) -> Result<Self, KernelError> {
         let notifications = Netlink::subscribe(&GROUPS)?;
         Ok(InterfaceWatch { notifications, interface: Interface::read(name)?, is_stale: false })
+    }
+
+    /// Returns a file descriptor that is readable while [`InterfaceWatch::poll`] has a notification to process.
+    pub(crate) fn notifications(&self) -> BorrowedFd<'_> {
+        self.notifications.as_fd()
     }
 
     /// Returns the configuration at the last change, or at [`InterfaceWatch::open`].

@@ -58,6 +58,11 @@ impl PortControl {
         self.port.xstats()
     }
 
+    /// Returns whether the port is restarted while the link is down.
+    pub(crate) fn restarts(&self) -> bool {
+        self.restarts
+    }
+
     /// Returns whether the port is a memif client whose link is down, and that was not restarted in the last
     /// `RESTART_INTERVAL`.
     pub(crate) fn is_restart_due(&self) -> bool {

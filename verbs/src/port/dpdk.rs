@@ -2,7 +2,7 @@
 
 use std::collections::VecDeque;
 
-use dpdk_ffi::{EthQueue, Mbuf, QueueSet, TX_QUEUE_FRAMES};
+use dpdk_ffi::{EthQueue, Mbuf, QueueSet, TX_QUEUE_FRAMES, WakeKind};
 use roce::port::{Port, PortCaps};
 
 /// The data path of a DPDK port: all its queues, with the MAC and MTU that the engine reads ([`PortCaps`]).
@@ -36,13 +36,39 @@ impl DpdkPort {
     }
 
     /// Returns all queues, as start and stop of the port require.
-    pub(super) fn queues_mut(&mut self) -> impl Iterator<Item = &mut EthQueue> {
+    pub(crate) fn queues_mut(&mut self) -> impl Iterator<Item = &mut EthQueue> {
         self.queues.iter_mut()
     }
 
     /// Sets the MTU in bytes that [`Port::caps`] returns, because the MTU of the kernel's interface has changed.
     pub fn set_mtu_bytes(&mut self, mtu_bytes: usize) {
         self.caps.mtu_bytes = mtu_bytes;
+    }
+
+    /// Returns how the port wakes a thread that sleeps until frames arrive; `None` if it cannot.
+    pub fn wake_kind(&self) -> Option<WakeKind> {
+        self.queues.first().wake_kind()
+    }
+
+    /// Makes the wake sources of all queues readable when the next frame arrives ([`EthQueue::arm`]). Returns false if
+    /// a queue cannot be armed at present.
+    pub(crate) fn arm(&mut self) -> bool {
+        self.queues.iter_mut().all(EthQueue::arm)
+    }
+
+    /// Ends the effect of `arm`.
+    pub(crate) fn disarm(&mut self) {
+        self.queues.iter_mut().for_each(EthQueue::disarm);
+    }
+
+    /// Returns whether frames wait for room in the transmit ring, which no wake source reports.
+    pub(crate) fn is_tx_stalled(&self) -> bool {
+        self.queues.first().is_tx_stalled()
+    }
+
+    /// Returns whether frames were sent to the port's own MAC and not yet received.
+    pub(crate) fn has_looped(&self) -> bool {
+        !self.looped.is_empty()
     }
 
     /// Makes the port receive, from now on, the frames that the port sends to its own MAC.

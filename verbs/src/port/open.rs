@@ -113,12 +113,23 @@ fn open_error(spec: &PortSpec, error: PortError) -> OpenError {
 }
 
 fn open_dedicated(eal: Eal, spec: &PortSpec) -> Result<Opened, OpenError> {
+    // vhost has receive interrupts too, but frees them on a thread of its own when the peer disconnects, while this
+    // process may be reading them.
+    let has_interrupts = matches!(spec.kind, PortKind::VirtioUser | PortKind::Tap | PortKind::Pci);
+    if has_interrupts && let Ok(opened) = open_with(eal, spec, true) {
+        return Ok(opened);
+    }
+    // A device without enough interrupt vectors starts only without receive interrupts.
+    open_with(eal, spec, false)
+}
+
+fn open_with(eal: Eal, spec: &PortSpec, rx_interrupts: bool) -> Result<Opened, OpenError> {
     let (device, is_memif_client) = match spec.kind {
         PortKind::Memif => memif::attach(eal, spec, BUFFER_BYTES)?,
         PortKind::Pci => (eal.attach_pci(&spec.target, &spec.driver_args.join(","))?, false),
         _ => (attach(eal, spec)?, false),
     };
-    let mut builder = builder(eal, spec)?.promiscuous(true);
+    let mut builder = builder(eal, spec)?.promiscuous(true).rx_interrupts(rx_interrupts);
     let has_mtu = spec.kind.has_mtu();
     if let Some(mtu_bytes) = spec.mtu_bytes.filter(|_| has_mtu) {
         builder = builder.mtu_bytes(mtu_bytes);

@@ -2,6 +2,7 @@
 
 use std::fs::{self, Permissions};
 use std::io::{self, ErrorKind};
+use std::os::fd::{AsFd, BorrowedFd};
 use std::os::unix::fs::PermissionsExt as _;
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
@@ -65,6 +66,13 @@ impl StatSocket {
                 tracing::debug!(%error, "a reader of statistics got none");
             }
         }
+    }
+}
+
+impl AsFd for StatSocket {
+    /// Returns a file descriptor that is readable while a connection is pending.
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.listener.as_fd()
     }
 }
 

@@ -7,6 +7,7 @@ mod memif;
 mod perf;
 mod report;
 mod session;
+mod sleep;
 mod testpmd;
 mod veth;
 mod veth_loss;
@@ -37,6 +38,8 @@ Measures this stack beside what the port under it can carry, and prints both and
   veth-loss      WRITE and SEND by each recovery, and TCP by BBR and CUBIC (iperf3), over one path of
                  veth pairs and a bridge, in which nftables lose packets both ways: goodput, its
                  share of that without loss, packets retransmitted for each packet lost
+  sleep          64 B send latency between ends that sleep in `CompChannel::wait` or poll(2), over a
+                 memif and over a veth pair, beside TCP by poll(2) over the same pair
 
 Each measurement is two processes on a core each, which change places from run to run. Figures are
 medians of all runs. Machines are noisy and differ: compare ratios, whose two sides are measured in
@@ -111,13 +114,15 @@ enum PortArg {
     Loss,
     /// This stack beside TCP, over veth pairs whose bridge loses packets
     VethLoss,
-    /// All but veth-loss
+    /// Ends that sleep between messages, beside TCP
+    Sleep,
+    /// All but veth-loss and sleep
     All,
 }
 
 impl PortArg {
     fn includes(self, port: PortArg) -> bool {
-        self == port || self == PortArg::All && port != PortArg::VethLoss
+        self == port || self == PortArg::All && !matches!(port, PortArg::VethLoss | PortArg::Sleep)
     }
 }
 
@@ -151,10 +156,10 @@ pub(crate) fn run(args: &BenchArgs) -> anyhow::Result<()> {
     let mut figures = Figures::default();
     if let Some(outer) = &args.inside {
         namespace::check_inside(outer)?;
-        let measured = if args.port == PortArg::VethLoss {
-            args.plan().measure(runs, &mut figures)
-        } else {
-            veth::measure(runs, &mut figures)
+        let measured = match args.port {
+            PortArg::VethLoss => args.plan().measure(runs, &mut figures),
+            PortArg::Sleep => veth::measure(&sleep::veth_table(), runs, &mut figures),
+            _ => veth::measure(&veth::table(), runs, &mut figures),
         };
         print(&serde_json::to_string(&figures)?)?;
         return measured;
@@ -171,8 +176,8 @@ pub(crate) fn run(args: &BenchArgs) -> anyhow::Result<()> {
     } else {
         let grid = args.grid()?;
         let measured = measure(args.port, &grid, runs, &mut figures);
-        let rows: Vec<_> =
-            memif::table().into_iter().chain(veth::table()).map(|measurement| measurement.row).collect();
+        let tables = [memif::table(), veth::table(), sleep::memif_table(), sleep::veth_table()];
+        let rows: Vec<_> = tables.into_iter().flatten().map(|measurement| measurement.row).collect();
         let entries = report::entries(&[rows, grid.rows()].concat(), &figures);
         (measured, if args.json { report::json(&entries)? } else { report::table(&entries, args.runs) })
     };
@@ -212,6 +217,10 @@ fn measure(port: PortArg, grid: &Grid, runs: Runs, figures: &mut Figures) -> any
     }
     if port.includes(PortArg::Veth) {
         veth::start_measuring(runs, &[], figures)?;
+    }
+    if port.includes(PortArg::Sleep) {
+        sleep::measure_memif(runs, figures)?;
+        veth::start_measuring(runs, &["--port", "sleep"], figures)?;
     }
     Ok(())
 }

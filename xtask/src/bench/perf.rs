@@ -100,6 +100,30 @@ impl Perf {
     }
 }
 
+impl Perf {
+    /// Runs `xtask tcp-lat` with `args`, between spaces, at both ends. Returns the client's report.
+    pub(super) fn tcp(&mut self, ends: &Ends, cores: Cores, args: &str) -> anyhow::Result<PerfReport> {
+        self.tcp_port_offset = (self.tcp_port_offset + 1) % TCP_PORTS;
+        let address = format!("{}:{}", ends.host, TCP_PORT_MIN + self.tcp_port_offset);
+        let program = std::env::current_exe().context("the path of this program")?;
+        let start = |end: &str, core: usize, netns: Option<u32>, more: &[&str]| {
+            let mut words = Vec::new();
+            if let Some(pid) = netns {
+                words.extend(["nsenter", "--target", &pid.to_string(), "--net"].map(OsString::from));
+            }
+            words.extend(tied("taskset"));
+            words.extend(["-c", &core.to_string()].map(OsString::from));
+            words.extend([program.clone().into(), "tcp-lat".into(), address.clone().into()]);
+            words.extend(args.split(' ').chain(more.iter().copied()).map(OsString::from));
+            Process::start(&format!("the {end} of `xtask tcp-lat`"), &mut favoured(&words), Stdio::null())
+        };
+        let server = start("server", cores.server, ends.server_netns, &["--listen"])?;
+        let client = start("client", cores.client, None, &[])?;
+        let (_, client) = finish_both(server, client, PATIENCE)?;
+        PerfReport::parse(&client.stdout, client.stderr)
+    }
+}
+
 /// The report of the client's `roce perf --json`.
 #[derive(Debug)]
 pub(super) struct PerfReport {

@@ -23,6 +23,8 @@ enum How {
     Testpmd { payload_bytes: u32 },
     /// `roce perf` with these arguments, whose result has the figure under this key.
     Perf { key: &'static str, args: &'static str, extent: Extent },
+    /// `xtask tcp-lat` between the same ends.
+    Tcp { key: &'static str, pause_usec: u32, iters: u32 },
 }
 
 /// Length of a measurement.
@@ -45,8 +47,14 @@ impl Measurement {
         Measurement { row, how: How::Perf { key, args, extent } }
     }
 
+    /// Returns a measurement by `xtask tcp-lat`, whose client pauses before each of `iters` messages, and whose result
+    /// has the figure under `key`.
+    pub(super) fn tcp(row: Row, key: &'static str, pause_usec: u32, iters: u32) -> Measurement {
+        Measurement { row, how: How::Tcp { key, pause_usec, iters } }
+    }
+
     fn is_possible(&self) -> bool {
-        matches!(self.how, How::Perf { .. }) || is_in_path(testpmd::PROGRAM)
+        !matches!(self.how, How::Testpmd { .. }) || is_in_path(testpmd::PROGRAM)
     }
 }
 
@@ -100,6 +108,10 @@ impl Session<'_> {
                     };
                     let report = self.perf.run(ends, self.cores, &format!("{args} {option} {count}"), &[])?;
                     report.number(&format!("/results/0/{key}"))?
+                }
+                How::Tcp { key, pause_usec, iters } => {
+                    let args = format!("-n {iters} --pause {pause_usec}");
+                    self.perf.tcp(ends, self.cores, &args)?.number(&format!("/results/0/{key}"))?
                 }
             };
             self.note(&measurement.row.name, figure);

@@ -75,8 +75,8 @@ pub(super) fn start_measuring(runs: Runs, options: &[&str], figures: &mut Figure
     Ok(())
 }
 
-/// Makes all runs. The process must be in a network namespace of its own.
-pub(super) fn measure(runs: Runs, figures: &mut Figures) -> anyhow::Result<()> {
+/// Makes all runs of the measurements `table`. The process must be in a network namespace of its own.
+pub(super) fn measure(table: &[Measurement], runs: Runs, figures: &mut Figures) -> anyhow::Result<()> {
     let (keeper, pid) = keep_namespace()?;
     make_pair(&pid.to_string())?;
     let ends = Ends {
@@ -85,8 +85,7 @@ pub(super) fn measure(runs: Runs, figures: &mut Figures) -> anyhow::Result<()> {
         host: "10.99.0.2",
         server_netns: Some(pid),
     };
-    let table = table();
-    let measured = runs.each("veth", steps(&table), figures, |session| session.measure(&table, &ends));
+    let measured = runs.each("veth", steps(table), figures, |session| session.measure(table, &ends));
     drop(keeper);
     measured
 }

@@ -1,0 +1,75 @@
+//! Ends that sleep between messages: no wake-up is lost, no packet is retransmitted, and an idle device sleeps.
+
+use std::time::Duration;
+
+use super::command::each;
+use super::links::{Side, memif, veth, vhost};
+use crate::live::{Process, is_root, roce, turn};
+
+/// Messages in each direction between ends that wait for events, and by which wait in poll(2).
+const MESSAGES: [(&str, u32); 2] = [("-e", 10_000), ("-e --poll-fd", 2000)];
+/// Time in which the wake-ups of an idle device are counted.
+const IDLE: Duration = Duration::from_secs(4);
+/// Upper bound of the wake-ups of all threads of a process with an idle device in this time: five a second.
+const IDLE_WAKE_UPS_MAX: u64 = 20;
+
+/// Messages to and fro, one at a time. By go-back-N with an ACK timeout of one second, because on a busy machine a peer
+/// that is awake may be slower than a probe timeout: a retransmission shows that a wake-up was lost.
+fn play(sides: &[Side; 2], host: &str, tcp_port: u16) {
+    for (option, messages) in MESSAGES {
+        let args =
+            format!("perf send-lat {option} --verify -s 64 -m 1024 -u 18 --recovery go-back-n -n {messages}");
+        for output in each(sides, host, tcp_port, [&args, &args]) {
+            for counter in ["local_ack_timeout_err", "packet_seq_err", "duplicate_request"] {
+                assert!(!output.stdout.contains(counter), "{args}: {output:?}");
+            }
+        }
+    }
+}
+
+#[test]
+fn ends_of_a_memif_sleep_between_messages() {
+    let _turn = turn();
+    play(&memif("asleep"), "localhost", 18650);
+}
+
+#[test]
+fn ends_of_a_vhost_socket_sleep_between_messages() {
+    let _turn = turn();
+    play(&vhost("asleep"), "localhost", 18651);
+}
+
+#[test]
+fn ends_of_a_veth_pair_sleep_between_messages() {
+    let _turn = turn();
+    play(&veth("af_packet", 4200), "10.0.0.1", 18652);
+    if is_root() {
+        play(&veth("af_xdp", 2200), "10.1.0.1", 18653);
+    }
+}
+
+/// Returns the number of voluntary context switches of all threads of the process `pid`.
+fn wake_ups(pid: u32) -> u64 {
+    let tasks = std::fs::read_dir(format!("/proc/{pid}/task")).expect("the process runs");
+    let statuses = tasks.map(|task| std::fs::read_to_string(task.unwrap().path().join("status")).unwrap());
+    let switches = |status: String| {
+        let line = status.lines().find_map(|line| line.strip_prefix("voluntary_ctxt_switches:"));
+        line.expect("Linux has it").trim().parse::<u64>().expect("a number")
+    };
+    statuses.map(switches).sum()
+}
+
+#[test]
+fn an_idle_device_sleeps() {
+    let _turn = turn();
+    let sides = memif("idle");
+    let mut command = sides[0].command(&roce());
+    command.args(["perf", "send-lat", "-p", "18654", "--port", &sides[0].port]);
+    let server = Process::start(&mut command);
+    sides[0].wait_listen(18654);
+    std::thread::sleep(Duration::from_secs(1));
+    let before = wake_ups(server.id());
+    std::thread::sleep(IDLE);
+    let count = wake_ups(server.id()) - before;
+    assert!(count <= IDLE_WAKE_UPS_MAX, "{count} wake-ups in {IDLE:?}");
+}

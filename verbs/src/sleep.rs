@@ -1,0 +1,216 @@
+//! The handshake between the thread that sleeps until the port or a timer wakes it, and the threads that use the engine
+//! meanwhile. The sleeping thread, the server of the port, is the background thread or a thread in `CompChannel::wait`,
+//! the leader.
+//!
+//! ```text
+//!   server                                      poster
+//!   locks the engine                            rings a doorbell
+//!   announces its sleep: until = for ever       light barrier
+//!   heavy barrier                               reads until; if a server sleeps: locks the engine, sends,
+//!   polls: drains the doorbells                   and at the release of the lock, if the engine's next
+//!   until = the engine's next deadline            deadline is before until: rings the server's bell
+//!   releases the lock, sleeps
+//! ```
+//!
+//! The two barriers order the write of one variable and the read of the other in both threads. Otherwise the server
+//! could miss the doorbell, while the poster misses the sleep, and the work request would wait for the end of the sleep.
+
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+
+use roce::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use roce::time::Instant;
+use rustix::event::{EventfdFlags, eventfd};
+
+use crate::inbox::Semaphore;
+
+/// Time in nanoseconds by which the background thread may miss a deadline of the engine after application threads used
+/// the engine. Without this time, nearly every post of an application that sleeps between messages would wake the
+/// background thread, although its thread in `CompChannel::wait` meets the deadlines.
+pub(crate) const LATE_NANOS: u64 = 1_000_000;
+
+/// Value of `until` while no server sleeps.
+const AWAKE: u64 = 0;
+
+#[cfg(not(loom))]
+mod barrier {
+    use std::sync::atomic::{Ordering, compiler_fence};
+
+    use rustix::thread::{MembarrierCommand, membarrier};
+
+    pub(super) fn register() -> bool {
+        membarrier(MembarrierCommand::RegisterPrivateExpedited).is_ok()
+    }
+
+    #[inline]
+    pub(super) fn light() {
+        compiler_fence(Ordering::SeqCst);
+    }
+
+    pub(super) fn heavy() {
+        // Cannot fail after `register` has succeeded.
+        let _ = membarrier(MembarrierCommand::PrivateExpedited);
+    }
+}
+
+#[cfg(loom)]
+mod barrier {
+    use roce::sync::atomic::{Ordering, fence};
+
+    pub(super) fn register() -> bool {
+        true
+    }
+
+    pub(super) fn light() {
+        fence(Ordering::SeqCst);
+    }
+
+    pub(super) fn heavy() {
+        fence(Ordering::SeqCst);
+    }
+}
+
+/// The state of a device's servers, and the bells that wake them.
+pub(crate) struct Sleep<B = OwnedFd> {
+    /// Time at which the sleeping server wakes by itself, in nanoseconds of the engine's clock; `AWAKE` while no server
+    /// sleeps. Written with the engine locked.
+    until: AtomicU64,
+    /// Value of `until` when the leader leaves: the time at which the background thread wakes by itself.
+    background_until: AtomicU64,
+    /// Whether a thread in `CompChannel::wait` is the server.
+    led: AtomicBool,
+    /// Whether the background thread leaves the port to application threads that poll, and looks at intervals whether
+    /// they still do.
+    watching: AtomicBool,
+    background_bell: B,
+    leader_bell: B,
+    /// Whether the barriers exist. If they do not, no server may sleep longer than a nap.
+    has_barriers: bool,
+}
+
+impl Sleep {
+    pub(crate) fn with_fds() -> io::Result<Self> {
+        let bell = || eventfd(0, EventfdFlags::NONBLOCK | EventfdFlags::CLOEXEC);
+        Ok(Sleep::new(bell()?, bell()?))
+    }
+
+    /// Returns the descriptor that is readable after the bell of the background thread was rung.
+    pub(crate) fn background_bell(&self) -> BorrowedFd<'_> {
+        self.background_bell.as_fd()
+    }
+
+    /// Returns the descriptor that is readable after the bell of the leader was rung.
+    pub(crate) fn leader_bell(&self) -> BorrowedFd<'_> {
+        self.leader_bell.as_fd()
+    }
+}
+
+impl<B: Semaphore> Sleep<B> {
+    pub(crate) fn new(background_bell: B, leader_bell: B) -> Self {
+        Sleep {
+            until: AtomicU64::new(AWAKE),
+            background_until: AtomicU64::new(AWAKE),
+            led: AtomicBool::new(false),
+            watching: AtomicBool::new(false),
+            background_bell,
+            leader_bell,
+            has_barriers: barrier::register(),
+        }
+    }
+
+    pub(crate) fn has_barriers(&self) -> bool {
+        self.has_barriers
+    }
+
+    /// Returns whether a server sleeps that may not see a work request posted before this call.
+    #[inline]
+    pub(crate) fn is_server_asleep(&self) -> bool {
+        barrier::light();
+        self.until.load(Ordering::Relaxed) != AWAKE
+    }
+
+    /// Announces, with the engine locked, that the calling server will sleep. The caller then polls the engine, and calls
+    /// `sleep_until` or `wake_up`.
+    pub(crate) fn announce(&self) {
+        self.until.store(u64::MAX, Ordering::Relaxed);
+        barrier::heavy();
+    }
+
+    /// Sets, with the engine locked, the time at which the calling server wakes by itself.
+    pub(crate) fn sleep_until(&self, at: Instant) {
+        self.until.store(at.as_nanos().max(AWAKE + 1), Ordering::Relaxed);
+    }
+
+    /// Ends, with the engine locked, the sleep of the calling server.
+    pub(crate) fn wake_up(&self) {
+        self.until.store(AWAKE, Ordering::Relaxed);
+    }
+
+    /// Returns whether a server sleeps. Called with the engine locked, before each release.
+    #[inline]
+    pub(crate) fn is_asleep(&self) -> bool {
+        self.until.load(Ordering::Relaxed) != AWAKE
+    }
+
+    /// Wakes the sleeping server if it sleeps beyond `next_deadline`. Called with the engine locked.
+    #[cold]
+    pub(crate) fn ring_if_due(&self, next_deadline: Option<Instant>) {
+        let late_nanos = if self.is_led() { 0 } else { LATE_NANOS };
+        let until = self.until.load(Ordering::Relaxed);
+        if next_deadline.is_some_and(|at| at.as_nanos().saturating_add(late_nanos) < until) {
+            // One ring suffices.
+            self.wake_up();
+            if self.is_led() { self.leader_bell.add() } else { self.background_bell.add() }
+        }
+    }
+
+    /// Makes the calling thread the leader, unless another thread is the leader.
+    pub(crate) fn try_lead(&self) -> bool {
+        !self.led.swap(true, Ordering::AcqRel)
+    }
+
+    pub(crate) fn is_led(&self) -> bool {
+        self.led.load(Ordering::Acquire)
+    }
+
+    /// Ends, with the engine locked, the role of the calling leader. From now on the background thread is the server.
+    pub(crate) fn end_lead(&self) {
+        self.until.store(self.background_until.load(Ordering::Relaxed), Ordering::Relaxed);
+        self.led.store(false, Ordering::Release);
+    }
+
+    /// Records, with the engine locked, when the background thread wakes by itself; `None`: it is awake.
+    pub(crate) fn set_background_until(&self, at: Option<Instant>) {
+        let at = at.map_or(AWAKE, |at| at.as_nanos().max(AWAKE + 1));
+        self.background_until.store(at, Ordering::Relaxed);
+    }
+
+    pub(crate) fn is_watching(&self) -> bool {
+        self.watching.load(Ordering::Relaxed)
+    }
+
+    pub(crate) fn set_watching(&self, watching: bool) {
+        self.watching.store(watching, Ordering::Relaxed);
+    }
+
+    /// Wakes the background thread if it leaves the port to application threads that poll, because the calling thread
+    /// will stop polling.
+    pub(crate) fn end_watch(&self) {
+        if self.watching.load(Ordering::Relaxed) && self.watching.swap(false, Ordering::Relaxed) {
+            self.background_bell.add();
+        }
+    }
+
+    /// Wakes the background thread.
+    pub(crate) fn wake_background(&self) {
+        self.background_bell.add();
+    }
+
+    pub(crate) fn clear_background_bell(&self) {
+        self.background_bell.take();
+    }
+
+    pub(crate) fn clear_leader_bell(&self) {
+        self.leader_bell.take();
+    }
+}
