@@ -39,6 +39,7 @@ mod memif;
 mod mempool;
 mod port_id;
 mod runtime_dir;
+mod sockets;
 mod thread;
 
 pub use device::{Device, DeviceError};
