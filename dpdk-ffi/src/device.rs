@@ -7,12 +7,12 @@ use std::path::{Path, PathBuf};
 
 use crate::eal::Eal;
 use crate::errno::Errno;
-use crate::ethdev;
 use crate::guard;
 use crate::log::{self, LogLines};
 use crate::memif::{self, MemifAccess};
 use crate::port_id::PortId;
 use crate::process;
+use crate::sockets::new_sockets;
 
 /// Kernel drivers, besides vfio-pci, under which DPDK can use a device: those that hand it over, and those
 /// that share it with DPDK's own driver.
@@ -275,7 +275,7 @@ fn attach(
     // SAFETY: three C strings, which EAL copies; it has its own lock for the lists of devices.
     let add = || unsafe { dpdk_sys::rte_eal_hotplug_add(bus.as_ptr(), c_name.as_ptr(), c_args.as_ptr()) };
     let (ret, sockets) = match name.starts_with(AF_PACKET) {
-        true => ethdev::new_sockets(libc::AF_PACKET, add),
+        true => new_sockets(libc::AF_PACKET, add),
         false => (add(), Vec::new()),
     };
     let port_id = if ret < 0 { None } else { port_by_name(&c_name) };

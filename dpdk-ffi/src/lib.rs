@@ -44,6 +44,7 @@ mod mempool;
 mod port_id;
 mod process;
 mod runtime_dir;
+mod sockets;
 mod thread;
 
 pub use device::{Device, DeviceError};

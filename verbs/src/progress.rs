@@ -234,7 +234,11 @@ impl<'a> BackgroundThread<'a> {
         let shared = self.shared;
         let mut driven = shared.inspect();
         shared.sleep.set_background_until(None);
-        if shared.sleep.is_led() || shared.check().is_err() {
+        if shared.check().is_err() {
+            return;
+        }
+        if shared.sleep.is_led() {
+            driven.poll(shared.now());
             return;
         }
         shared.sleep.wake_up();

@@ -10,10 +10,11 @@ use super::open_port::OpenPort;
 use super::port::EthPort;
 use super::queue::EthQueue;
 use super::queue_set::QueueSet;
-use super::wake::{Wake, WakeSource, new_sockets};
+use super::wake::{Wake, WakeSource};
 use crate::device::Device;
 use crate::mempool::Mempool;
 use crate::port_id::PortId;
+use crate::sockets::new_sockets;
 
 /// Default number of descriptors per queue.
 pub const DEFAULT_DESCRIPTORS: u16 = 1024;

@@ -19,5 +19,3 @@ pub use port::EthPort;
 pub use queue::{EthQueue, HELD_MBUFS, TX_QUEUE_FRAMES};
 pub use queue_set::QueueSet;
 pub use wake::WakeKind;
-
-pub(crate) use wake::new_sockets;
