@@ -19,9 +19,6 @@ use crate::port::{self, PortSpec, Wire};
 use crate::progress;
 use crate::stat::StatSocket;
 
-/// Lower bound of the probe timeout of a requester, in nanoseconds: the peer may have to wake up before it acknowledges.
-const PROBE_MIN_NANOS: u32 = 200_000;
-
 /// A device, and its shared state. A queue or completion channel that still exists when the device is closed keeps the
 /// shared state, and therefore the port stays open.
 struct Entry {
@@ -92,7 +89,6 @@ fn open_device(spec: &PortSpec, options: &DeviceOptions) -> Result<Arc<Device>, 
     config.notification = options.notification;
     config.source_checks = spec.source_checks;
     config.qpn_prefix = options.qpn_prefix;
-    config.probe_min_nanos = PROBE_MIN_NANOS;
     let engine = Engine::new(Events::new(Fault::new(wire, options.faults), options.events.clone()), config)?;
     let control = (opened.control, opened.shared);
     let shared = Shared::new(engine, clock, control, spec.clone(), options.limits, options.progress)

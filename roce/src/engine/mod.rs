@@ -60,7 +60,6 @@ use crate::qp::QpState;
 use crate::qp::rc::reorder_buffer::ReorderStore;
 use crate::queue::{CqTable, Doorbells, SrqTable};
 use crate::random::Random;
-use crate::recovery::PROBE_MIN_NANOS;
 use crate::table::Table;
 use crate::time::Instant;
 
@@ -95,9 +94,6 @@ pub struct EngineConfig {
     pub notification: NotificationConfig,
     /// Speed of the link in bits per second: the rate at which congestion control starts.
     pub link_bits_per_sec: u64,
-    /// Lower bound of the probe timeout, in nanoseconds: the time that a peer may need to acknowledge a packet, besides
-    /// the round trip (`max_ack_delay` in RFC 9002, section 6.2.1). Default: 10,000, for peers that never sleep.
-    pub probe_min_nanos: u32,
     /// Whether the source MAC and the UDP source port of received packets are checked besides the IP address.
     pub source_checks: SourceChecks,
     /// High bits of all QPNs of the device.
@@ -114,7 +110,6 @@ impl EngineConfig {
             congestion: CongestionScheme::default(),
             notification: NotificationConfig::default(),
             link_bits_per_sec: DEFAULT_LINK_BITS_PER_SEC,
-            probe_min_nanos: PROBE_MIN_NANOS,
             source_checks: SourceChecks::default(),
             qpn_prefix: QpnPrefix::default(),
         }
@@ -293,7 +288,6 @@ pub struct Engine<P: Port> {
     mac: Mac,
     congestion: CongestionScheme,
     link_bits_per_sec: u64,
-    probe_min_nanos: u32,
     source_checks: SourceChecks,
     qpn_prefix: QpnPrefix,
     random: Random,
@@ -356,7 +350,6 @@ impl<P: Port> Engine<P> {
             port,
             congestion: config.congestion,
             link_bits_per_sec: config.link_bits_per_sec,
-            probe_min_nanos: config.probe_min_nanos,
             source_checks: config.source_checks,
             qpn_prefix: config.qpn_prefix,
             random: Random::new(config.seed),

@@ -112,9 +112,6 @@ impl<P: Port> Engine<P> {
             (QpState::Rtr, QpState::Rts) => {
                 if let Some(connection) = &mut qp.connection {
                     start_sends(&mut connection.service, &mut qp.outstanding, &attributes, link_bits_per_sec);
-                    if let Service::Rc(rc) = &mut connection.service {
-                        rc.requester.set_probe_min(self.probe_min_nanos);
-                    }
                     set_traffic_class(connection, &attributes, &mut self.address_handles);
                 }
             }

@@ -76,11 +76,6 @@ impl LossTimer {
         }
     }
 
-    /// Sets the lower bound of the PTO, in nanoseconds.
-    pub(crate) fn set_probe_min(&mut self, nanos: u32) {
-        self.rto.set_probe_min(nanos);
-    }
-
     pub(crate) fn set_timeout(&mut self, timeout: u8) {
         self.timer.set_timeout(timeout);
     }
@@ -181,6 +176,11 @@ impl LossTimer {
             }
             Recovery::GoBackN(_) => None,
             Recovery::SelectiveRepeat(scheme) => {
+                if result.is_spurious {
+                    self.rto.on_spurious();
+                } else if result.lost_pkts > 0 {
+                    self.rto.on_loss();
+                }
                 let log = scheme.log();
                 let mut rtt_nanos = self.take_rtt_sample_selective(log, now);
                 if samples_ack && rtt_nanos.is_none() {
@@ -216,6 +216,9 @@ impl LossTimer {
             }
             return None;
         }
+        if result.nak.is_some() {
+            self.rto.on_loss();
+        }
         let probe = self.end_probe();
         match result.answers {
             Some(answers) => self.on_probe_acked(scheme, probe, result, answers, now),
@@ -250,7 +253,9 @@ impl LossTimer {
         // measured round trip.
         let is_early = now.nanos_since(at) < self.rto.min_nanos() / 4;
         let is_first = answers == Answers::First || (answers == Answers::Any && is_alone && is_early);
-        if !is_first {
+        if is_first {
+            self.rto.on_spurious();
+        } else {
             self.rto.cancel();
         }
         let has_samples = self.rto.min_nanos() > 0;

@@ -31,7 +31,7 @@ pub use selective_repeat::WINDOW_PKTS_MIN;
 
 pub(crate) use events::{AckEvent, Nak, PsnSpan, RecoveryResult, Refusal, Requests, ResponseState, Verdict};
 pub(crate) use go_back_n::{ExpectedPsn, GoBackN};
-pub(crate) use rto::{Expiry, PROBE_MIN_NANOS};
+pub(crate) use rto::Expiry;
 pub(crate) use selective_repeat::SelectiveRepeat;
 pub(crate) use sent_log::AckTime;
 

@@ -78,6 +78,7 @@ impl RetransmitTimer {
 ///   progress -- PTO --> probe -- 2 PTO --> probe -- 4 PTO --> probe ..
 ///   bound = RTO_LOW_NANOS with up to RTO_LOW_PKTS in flight, otherwise RTO_HIGH_NANOS
 ///   PTO   = 2 srtt + 4 rttvar, at least probe_min;   before the first round-trip sample: bound, at least probe_min
+///   probe_min = 10 us, doubled up to 200 us by each spurious retransmission, 10 us again after a detected loss
 ///   RTO   = srtt + 4 rttvar, at least bound;     before the first round-trip sample: 1 ms
 ///   from the second probe on, a probe after a wait of RTO or more is reported to congestion control as a loss
 /// ```
@@ -99,14 +100,16 @@ pub(crate) struct AdaptiveRto {
     unmeasured: u8,
     /// Number of probe timeouts that expired since a packet was last acknowledged.
     expiries: u8,
-    /// Lower bound of the PTO, in nanoseconds.
-    probe_min_nanos: u32,
+    /// Lower bound of the PTO, in microseconds.
+    probe_min_micros: u8,
 }
 
 /// RTO before the first round-trip sample, in nanoseconds: long, because the round trip is unknown.
 const FIRST_RTO_NANOS: u64 = 1_000_000;
-/// Default lower bound of the PTO, in nanoseconds: the precision with which timers expire.
-pub(crate) const PROBE_MIN_NANOS: u32 = 10_000;
+/// Smallest lower bound of the PTO, in microseconds: the precision with which timers expire.
+const PROBE_MIN_MICROS: u8 = 10;
+/// Largest lower bound of the PTO, in microseconds: the time that a peer may need to wake up before it responds.
+const PROBE_MIN_MICROS_MAX: u8 = 200;
 /// IRN's RTO_low: lower bound of the RTO with at most [`RTO_LOW_PKTS`] packets in flight, in nanoseconds.
 const RTO_LOW_NANOS: u64 = 100_000;
 /// IRN's RTO_high: lower bound of the RTO with more than [`RTO_LOW_PKTS`] packets in flight, in nanoseconds.
@@ -129,15 +132,27 @@ impl Default for AdaptiveRto {
             backoff: 0,
             unmeasured: 0,
             expiries: 0,
-            probe_min_nanos: PROBE_MIN_NANOS,
+            probe_min_micros: PROBE_MIN_MICROS,
         }
     }
 }
 
 impl AdaptiveRto {
-    /// Sets the lower bound of the PTO.
-    pub(crate) fn set_probe_min(&mut self, nanos: u32) {
-        self.probe_min_nanos = nanos;
+    /// Records that a retransmission was spurious: doubles the lower bound of the PTO, because the peer may have slept.
+    #[cold]
+    pub(crate) fn on_spurious(&mut self) {
+        self.probe_min_micros = self.probe_min_micros.saturating_mul(2).min(PROBE_MIN_MICROS_MAX);
+    }
+
+    /// Records that a response showed a loss: resets the lower bound of the PTO, so that the next loss at the end of a
+    /// message is repaired soon.
+    #[inline]
+    pub(crate) fn on_loss(&mut self) {
+        self.probe_min_micros = PROBE_MIN_MICROS;
+    }
+
+    fn probe_min_nanos(&self) -> u64 {
+        u64::from(self.probe_min_micros) * 1_000
     }
 
     /// Starts to measure the round trip of `psn`, sent for the first time, unless another round trip is being measured.
@@ -197,11 +212,11 @@ impl AdaptiveRto {
     /// `in_flight_pkts` selects the PTO before the first round-trip sample.
     pub(crate) fn wait_nanos(&self, in_flight_pkts: u32) -> u64 {
         let first = if self.srtt_nanos == 0 {
-            floor_nanos(in_flight_pkts).max(u64::from(self.probe_min_nanos))
+            floor_nanos(in_flight_pkts).max(self.probe_min_nanos())
         } else {
             // The PTO is computed from `srtt`: if packets wait in a standing queue, a PTO computed from the shortest
             // round trip would expire before the ACK arrives (RFC 8985, section 7.2).
-            (2 * self.srtt_nanos + 4 * self.rttvar_nanos).max(u64::from(self.probe_min_nanos))
+            (2 * self.srtt_nanos + 4 * self.rttvar_nanos).max(self.probe_min_nanos())
         };
         first << self.backoff.min(BACKOFF_MAX)
     }
@@ -319,5 +334,19 @@ mod tests {
             (4_700_000..5_200_000).contains(&waits[0].0),
             "{waits:?}: two round trips and four variations"
         );
+    }
+
+    #[test]
+    fn spurious_retransmissions_delay_the_next_probe_until_a_loss() {
+        let mut rto = AdaptiveRto::default();
+        rto.on_sample(1_000);
+        let waits = [0; 7].map(|_| {
+            let wait_nanos = rto.wait_nanos(4);
+            rto.on_spurious();
+            wait_nanos
+        });
+        assert_eq!(waits, [10_000, 20_000, 40_000, 80_000, 160_000, 200_000, 200_000]);
+        rto.on_loss();
+        assert_eq!(rto.wait_nanos(4), 10_000);
     }
 }

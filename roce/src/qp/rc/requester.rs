@@ -161,11 +161,6 @@ impl Requester {
         self.loss_timer.deadline().min(self.rnr_until).get()
     }
 
-    /// Sets the lower bound of the PTO, in nanoseconds.
-    pub(crate) fn set_probe_min(&mut self, nanos: u32) {
-        self.loss_timer.set_probe_min(nanos);
-    }
-
     pub(crate) fn set_draining(&mut self, draining: bool) {
         self.draining = draining;
     }
