@@ -165,6 +165,11 @@ impl Cache {
         self.generation
     }
 
+    /// Increments the generation, because a change outside the cache may change results of resolution.
+    pub(super) fn renew(&mut self) {
+        self.generation += 1;
+    }
+
     pub(super) fn next_due(&self) -> Option<Instant> {
         self.timers.first().map(|&(due, _)| due)
     }

@@ -118,8 +118,6 @@ pub struct Neighbour {
     mode: Mode,
     gateway_v4: Option<Ipv4Addr>,
     gateway_v6: Option<Ipv6Addr>,
-    /// Number of calls of `set_gateways` that changed a gateway.
-    gateway_changes: u64,
     gids: GidTable,
     /// Value of [`GidTable::generation`] at the last announcement; `None` before the first announcement.
     announced: Option<u64>,
@@ -145,7 +143,6 @@ impl Neighbour {
             mode: config.mode,
             gateway_v4: config.gateway_v4,
             gateway_v6: config.gateway_v6,
-            gateway_changes: 0,
             gids,
             announced: None,
             cache: Cache::default(),
@@ -174,7 +171,7 @@ impl Neighbour {
     pub fn set_gateways(&mut self, gateway_v4: Option<Ipv4Addr>, gateway_v6: Option<Ipv6Addr>) {
         if (self.gateway_v4, self.gateway_v6) != (gateway_v4, gateway_v6) {
             (self.gateway_v4, self.gateway_v6) = (gateway_v4, gateway_v6);
-            self.gateway_changes += 1;
+            self.cache.renew();
         }
     }
 
@@ -224,7 +221,7 @@ impl Neighbour {
     /// Returns a number that changes when a result of [`Neighbour::resolve`] may have changed. A caller that received
     /// [`Resolution::Pending`] calls `resolve` again only after a change of this number.
     pub fn generation(&self) -> u64 {
-        self.cache.generation().wrapping_add(self.gids.generation()).wrapping_add(self.gateway_changes)
+        self.cache.generation().wrapping_add(self.gids.generation())
     }
 
     /// Sets the Ethernet address of the neighbour `ip`; received frames do not change this address. Returns false if
