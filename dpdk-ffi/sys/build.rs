@@ -90,8 +90,8 @@ const CREATIONS: &[(&str, &str)] = &[
     ("memfd_create", "shim_cloexec_memfd_create"),
 ];
 
-/// Libraries whose calls a static build redirects to functions of this crate; guard.c, memif.c, virtio.c and
-/// interface.c say why.
+/// Libraries whose calls a static build redirects to functions of this crate; guard.c, memif.c, virtio.c,
+/// interface.c and cloexec.c say why.
 const REDIRECTED: &[(&str, &[(&str, &str)])] = &[
     (
         "net_memif",
@@ -124,7 +124,14 @@ const REDIRECTED: &[(&str, &[(&str, &str)])] = &[
             ("setsockopt", "shim_interface_setsockopt"),
         ],
     ),
-    ("net_af_xdp", &[("ioctl", "shim_interface_ioctl")]),
+    (
+        "net_af_xdp",
+        &[
+            ("ioctl", "shim_interface_ioctl"),
+            ("xsk_umem__create", "shim_cloexec_umem_create"),
+            ("xsk_socket__create", "shim_cloexec_xsk_create"),
+        ],
+    ),
 ];
 
 const MLX5_DRIVERS: &[&str] = &["bus_auxiliary", "common_mlx5", "net_mlx5"];

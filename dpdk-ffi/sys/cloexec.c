@@ -2,7 +2,8 @@
  *
  * DPDK creates its descriptors without this flag, so a program that the process starts would inherit them: a packet
  * socket would continue to receive, a memif peer would not see the end of the connection, and the memory of DPDK would
- * stay allocated. A flag set afterwards by fcntl would be too late for a thread that forks in between.
+ * stay allocated. A flag set afterwards by fcntl would be too late for a thread that forks in between, but for the
+ * sockets of libxdp there is no other way.
  *
  * build.rs redirects the calls to the functions here. Where DPDK is linked as shared libraries the calls cannot be
  * redirected, and none of this has an effect. */
@@ -11,6 +12,7 @@
 #endif
 #include <fcntl.h>
 #include <stdarg.h>
+#include <stdint.h>
 #include <sys/epoll.h>
 #include <sys/eventfd.h>
 #include <sys/mman.h>
@@ -29,6 +31,27 @@ int shim_cloexec_eventfd(unsigned int initial, int flags);
 int shim_cloexec_epoll_create(int size);
 int shim_cloexec_timerfd_create(int clock, int flags);
 int shim_cloexec_memfd_create(const char *name, unsigned int flags);
+
+/* libxdp. Weak, because programs that link DPDK as shared libraries may not link libxdp. */
+struct xsk_umem;
+struct xsk_umem_config;
+struct xsk_socket;
+struct xsk_socket_config;
+struct xsk_ring_prod;
+struct xsk_ring_cons;
+int xsk_umem__create(struct xsk_umem **umem, void *area, uint64_t size, struct xsk_ring_prod *fill,
+		     struct xsk_ring_cons *comp, const struct xsk_umem_config *config) __attribute__((weak));
+int xsk_umem__fd(const struct xsk_umem *umem) __attribute__((weak));
+int xsk_socket__create(struct xsk_socket **xsk, const char *interface, uint32_t queue, struct xsk_umem *umem,
+		       struct xsk_ring_cons *rx, struct xsk_ring_prod *tx,
+		       const struct xsk_socket_config *config) __attribute__((weak));
+int xsk_socket__fd(const struct xsk_socket *xsk) __attribute__((weak));
+
+int shim_cloexec_umem_create(struct xsk_umem **umem, void *area, uint64_t size, struct xsk_ring_prod *fill,
+			     struct xsk_ring_cons *comp, const struct xsk_umem_config *config);
+int shim_cloexec_xsk_create(struct xsk_socket **xsk, const char *interface, uint32_t queue, struct xsk_umem *umem,
+			    struct xsk_ring_cons *rx, struct xsk_ring_prod *tx,
+			    const struct xsk_socket_config *config);
 
 /* Without O_CREAT the caller passes no mode, and the value read here is not used. */
 int shim_cloexec_open(const char *path, int flags, ...)
@@ -97,4 +120,27 @@ int shim_cloexec_timerfd_create(int clock, int flags)
 int shim_cloexec_memfd_create(const char *name, unsigned int flags)
 {
 	return memfd_create(name, flags | MFD_CLOEXEC);
+}
+
+/* libxdp, a shared library, creates the sockets, so the flag can only be set afterwards. The first socket of a umem is
+ * the umem's. */
+int shim_cloexec_umem_create(struct xsk_umem **umem, void *area, uint64_t size, struct xsk_ring_prod *fill,
+			     struct xsk_ring_cons *comp, const struct xsk_umem_config *config)
+{
+	int error = xsk_umem__create(umem, area, size, fill, comp, config);
+
+	if (error == 0)
+		fcntl(xsk_umem__fd(*umem), F_SETFD, FD_CLOEXEC);
+	return error;
+}
+
+int shim_cloexec_xsk_create(struct xsk_socket **xsk, const char *interface, uint32_t queue, struct xsk_umem *umem,
+			    struct xsk_ring_cons *rx, struct xsk_ring_prod *tx,
+			    const struct xsk_socket_config *config)
+{
+	int error = xsk_socket__create(xsk, interface, queue, umem, rx, tx, config);
+
+	if (error == 0)
+		fcntl(xsk_socket__fd(*xsk), F_SETFD, FD_CLOEXEC);
+	return error;
 }

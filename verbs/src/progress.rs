@@ -30,6 +30,7 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use crate::device::Shared;
 use crate::linger::Linger;
 use crate::link::LinkWatch;
+use crate::memory;
 use crate::options::ProgressPolicy;
 use crate::sleep::LATE_NANOS;
 use crate::stat::StatSocket;
@@ -59,9 +60,10 @@ pub(crate) const THREAD_NAME: &str = "roce-progress";
 /// Starts the background thread of a device. The thread also answers readers of the statistics socket `stat`.
 pub(crate) fn start(shared: &Arc<Shared>, mut link: LinkWatch, stat: Option<StatSocket>) -> io::Result<()> {
     let weak = Arc::downgrade(shared);
-    let handle = thread::Builder::new()
-        .name(THREAD_NAME.into())
-        .spawn(move || run_to_the_end(&weak, &mut link, stat.as_ref()))?;
+    let handle = thread::Builder::new().name(THREAD_NAME.into()).spawn(move || {
+        memory::prepare_thread();
+        run_to_the_end(&weak, &mut link, stat.as_ref());
+    })?;
     shared.background.keep(handle);
     Ok(())
 }

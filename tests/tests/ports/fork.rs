@@ -1,9 +1,11 @@
 //! Processes that fork, or execute programs, while they have a device open (`roce-fork`).
 
 use std::io::Write as _;
+use std::path::Path;
 use std::process::Command;
 
-use crate::live::{Process, TIMEOUT};
+use super::links::veth;
+use crate::live::{Process, TIMEOUT, is_root};
 
 /// Number of forks of each process; the variable `FORKS` sets another.
 const FORKS: u32 = 20;
@@ -87,6 +89,15 @@ fn executed_programs_inherit_nothing() {
     start(&[&alone(67), "exec"]).finish(TIMEOUT).expect_success("exec");
     let memif = format!("memif:@roce-fork-{}-exec,ip=10.0.68.1/24", std::process::id());
     start(&[&memif, "exec"]).finish(TIMEOUT).expect_success("exec beside a memif");
+    for (kind, mtu_bytes) in [("af_packet", 1500), ("af_xdp", 1500)] {
+        if kind == "af_xdp" && !is_root() {
+            continue;
+        }
+        let [side, _far] = veth(kind, mtu_bytes);
+        let mut command = side.command(Path::new(env!("CARGO_BIN_EXE_roce-fork")));
+        let process = Process::start(command.args([&side.port, "exec"]));
+        process.finish(TIMEOUT).expect_success(&format!("exec beside {kind}"));
+    }
 }
 
 #[test]

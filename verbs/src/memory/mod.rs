@@ -9,6 +9,11 @@ use roce::mem::{Access, Memory};
 
 pub use populate::UnusableMemory;
 
+/// Prepares a thread that was started with the signal mask of the application: unblocks the signals of memory faults.
+pub(crate) fn prepare_thread() {
+    signals::unblock();
+}
+
 /// Prepares memory of the application for registration: its pages are present and accessible as `access` needs, and
 /// the process handles memory faults. Takes no lock of a device, because the kernel may read the pages from a file.
 pub(crate) fn prepare(memory: &Memory, access: Access) -> Result<(), UnusableMemory> {

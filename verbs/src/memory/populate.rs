@@ -72,8 +72,9 @@ pub(super) fn populate(memory: &Memory, access: Access) -> Result<(), UnusableMe
     let Err(error) = advise(start, end, write) else { return Ok(()) };
     // EINVAL means memory without permission, memory of a device, which has no pages, or a kernel before 5.14; ENOMEM
     // means memory that is not mapped, or too little memory. The list of mappings distinguishes these cases.
-    let maps = fs::read_to_string("/proc/self/maps").ok();
-    match maps.and_then(|maps| first_obstacle(&maps, start..end, write)) {
+    // The names of mapped files need not be UTF-8.
+    let maps = fs::read("/proc/self/maps").ok();
+    match maps.and_then(|maps| first_obstacle(&String::from_utf8_lossy(&maps), start..end, write)) {
         Some(Obstacle::NotMapped(addr)) => Err(UnusableMemory::NotMapped { addr, start, len_bytes }),
         Some(Obstacle::NotPermitted { addr, write }) => {
             Err(UnusableMemory::NotPermitted { addr, write, start, len_bytes })

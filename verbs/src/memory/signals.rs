@@ -25,6 +25,9 @@ use super::UnusableMemory;
 
 type Handler = extern "C" fn(c_int, *mut siginfo_t, *mut c_void);
 
+/// Code of a SIGBUS that reports a memory error which no access has met yet (`sigaction(2)`).
+const BUS_MCEERR_AO: c_int = 5;
+
 /// Number of times that `on_fault` can be installed for a signal.
 const LEVELS: usize = 4;
 
@@ -59,6 +62,21 @@ pub(super) fn install() -> Result<(), UnusableMemory> {
         install_signal(signal, level).map_err(failed)?;
     }
     Ok(())
+}
+
+/// Unblocks both signals in the calling thread, because the kernel ends a process that faults while the signal is
+/// blocked.
+pub(super) fn unblock() {
+    // SAFETY: 0 is valid for all fields, and the pointers are valid or null. The functions cannot fail: the signals
+    // exist.
+    unsafe {
+        let mut signals: libc::sigset_t = zeroed();
+        libc::sigemptyset(&mut signals);
+        for signal in &SIGNALS {
+            libc::sigaddset(&mut signals, signal.number);
+        }
+        libc::pthread_sigmask(libc::SIG_UNBLOCK, &signals, null_mut());
+    }
 }
 
 /// Installs the entry point of level `level` for `signal`, and increments `level`, unless an entry point is the handler.
@@ -120,8 +138,9 @@ fn action(number: c_int, new: Option<&sigaction>) -> io::Result<sigaction> {
 extern "C" fn on_fault<const LEVEL: usize>(number: c_int, info: *mut siginfo_t, context: *mut c_void) {
     // SAFETY: the kernel, or a handler that was installed later, passes a valid `info`.
     let (code, addr) = unsafe { ((*info).si_code, (*info).si_addr()) };
-    // Codes above 0 are faults; the others are signals that a process sent.
-    let is_fault = code > 0;
+    // Codes above 0 are faults; the others are signals that a process sent. BUS_MCEERR_AO is no fault of an instruction,
+    // but a memory error that no access has met yet, so no instruction would fault again after the return.
+    let is_fault = code > 0 && (number, code) != (libc::SIGBUS, BUS_MCEERR_AO);
     // SAFETY: `context` is the context of the interrupted thread, since the action has SA_SIGINFO.
     if is_fault && unsafe { recover(addr as usize, context) } {
         return;

@@ -18,12 +18,12 @@ const LOST: usize = 9;
 const TIMEOUT: Duration = Duration::from_secs(20);
 
 /// One end of a connection. The `region` is of `pages`, the `intact` region is not.
-struct End {
+pub(crate) struct End {
     qp: Qp,
     cq: Cq,
-    pages: Pages,
-    region: Mr,
-    intact: Mr,
+    pub(crate) pages: Pages,
+    pub(crate) region: Mr,
+    pub(crate) intact: Mr,
 }
 
 impl End {
@@ -38,7 +38,7 @@ impl End {
         End { qp, cq, pages, region, intact }
     }
 
-    fn post_send(&self, wr_id: u64, op: SendOp, from: &Mr) {
+    pub(crate) fn post_send(&self, wr_id: u64, op: SendOp, from: &Mr) {
         let data = SendData::Sges(&[from.sge(0, BYTES)]);
         self.qp.post_send(&SendRequest { wr_id, op, flags: SendFlags::default(), data }).unwrap();
     }
@@ -58,7 +58,7 @@ impl End {
         }
     }
 
-    fn state(&self) -> QpState {
+    pub(crate) fn state(&self) -> QpState {
         self.qp.query().unwrap().0
     }
 
@@ -75,7 +75,7 @@ fn intact(pd: &Pd) -> Mr {
     pd.alloc(BYTES as usize, Access::ALL).unwrap()
 }
 
-fn write_to(region: &Mr) -> SendOp {
+pub(crate) fn write_to(region: &Mr) -> SendOp {
     SendOp::Write { remote_addr: region.addr(), rkey: region.rkey() }
 }
 
@@ -94,7 +94,7 @@ fn pair(service: ServiceType, recovery: RecoveryScheme) -> (Context, End, End) {
     (context, near, far)
 }
 
-fn rc() -> (Context, End, End) {
+pub(crate) fn rc() -> (Context, End, End) {
     pair(ServiceType::Rc, RecoveryScheme::default())
 }
 

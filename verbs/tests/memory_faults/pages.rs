@@ -35,8 +35,9 @@ impl Pages {
         static NEXT: AtomicUsize = AtomicUsize::new(0x2000_0000_0000);
         let len_bytes = count * PAGE_BYTES;
         let wanted = NEXT.fetch_add(len_bytes + 16 * PAGE_BYTES, Ordering::Relaxed);
+        // The name is not UTF-8, as the names of files in /proc/self/maps need not be.
         // SAFETY: creates a file in memory; the name is a C string.
-        let fd = unsafe { libc::memfd_create(c"pages".as_ptr(), libc::MFD_CLOEXEC) };
+        let fd = unsafe { libc::memfd_create(c"pages \xFF".as_ptr(), libc::MFD_CLOEXEC) };
         assert!(fd >= 0);
         // SAFETY: only this value owns the descriptor.
         let file = unsafe { File::from_raw_fd(fd) };

@@ -8,9 +8,13 @@ use std::os::unix::process::ExitStatusExt;
 use std::process::{Command, Output};
 use std::ptr::{null, null_mut};
 use std::sync::atomic::{AtomicPtr, AtomicUsize, Ordering};
+use std::thread;
+use std::time::Duration;
 
 use libc::{SIGBUS, SIGSEGV, c_int, c_void, sigaction, siginfo_t};
+use verbs::QpState;
 
+use crate::connections::{rc, write_to};
 use crate::pages::{Loss, PAGE_BYTES, Pages};
 use crate::pd;
 
@@ -163,6 +167,55 @@ fn a_signal_that_was_ignored_or_not_handled_still_is() {
         unreachable!("the signal ends the process");
     });
     assert_eq!(signal_of(output), Some(SIGSEGV));
+}
+
+/// The kernel reports a memory error that no access has met yet (`PR_MCE_KILL_EARLY`): no instruction faults again.
+#[test]
+fn a_memory_error_that_no_access_has_met_ends_the_program() {
+    const BUS_MCEERR_AO: c_int = 5;
+    let output = in_child("a_memory_error_that_no_access_has_met_ends_the_program", || {
+        set_action(SIGBUS, libc::SIG_DFL, 0);
+        lose_a_page(Loss::Unmapped);
+        // SAFETY: 0 is valid for all fields.
+        let mut info: siginfo_t = unsafe { zeroed() };
+        (info.si_signo, info.si_code) = (SIGBUS, BUS_MCEERR_AO);
+        // SAFETY: sends this thread a signal; the pointer is valid.
+        let sent = unsafe {
+            libc::syscall(libc::SYS_rt_tgsigqueueinfo, libc::getpid(), libc::gettid(), SIGBUS, &info)
+        };
+        assert_eq!(sent, 0);
+    });
+    assert_eq!(signal_of(output), Some(SIGBUS));
+}
+
+fn set_blocked(how: c_int) {
+    // SAFETY: the set is initialised before it is used.
+    unsafe {
+        let mut signals = zeroed();
+        libc::sigemptyset(&mut signals);
+        for number in [SIGSEGV, SIGBUS] {
+            libc::sigaddset(&mut signals, number);
+        }
+        assert_eq!(libc::pthread_sigmask(how, &signals, null_mut()), 0);
+    }
+}
+
+/// The background thread starts with the signal mask of the thread that opens the device. The kernel ends a process that
+/// faults while the signal is blocked.
+#[test]
+fn a_device_may_be_opened_while_the_signals_are_blocked() {
+    let output = in_child("a_device_may_be_opened_while_the_signals_are_blocked", || {
+        set_blocked(libc::SIG_BLOCK);
+        let (_context, near, far) = rc();
+        set_blocked(libc::SIG_UNBLOCK);
+        far.pages.lose(1, Loss::Unmapped);
+        near.post_send(1, write_to(&far.region), &near.intact);
+        // Only the background thread receives.
+        while far.state() != QpState::Err {
+            thread::sleep(Duration::from_millis(1));
+        }
+    });
+    assert_eq!(code_of(output), Some(0));
 }
 
 #[test]
