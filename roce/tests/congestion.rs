@@ -161,3 +161,24 @@ fn marked_data_is_answered_and_marked_acknowledgements_are_not() {
     let counters_b = b.engine.counters();
     assert_eq!((counters_b.np_ecn_marked_roce_packets, counters_b.np_cnp_sent), (10, 1));
 }
+
+/// A push advances the time of the engine, but does not expire timers. The timer of a pacer must not be dropped because
+/// the time at which the pacer permits a packet has passed.
+#[test]
+fn a_push_does_not_drop_the_timer_of_a_pacer() {
+    let (mut a, mut b) = connected("dcqcn:nvidia,rpg_min_rate=100,rpg_max_rate=10000", 0);
+    let cnp = Cnp::of(&a, &b);
+    (0..20_000).for_each(|nanos| cnp.send(&mut a, &mut b, 10 * nanos));
+    let (sge, remote_addr, rkey) = (a.sge(0, 8192), b.memory.addr(), b.rkey);
+    a.post(1, SendOp::Write { remote_addr, rkey }, sge);
+    a.poll(200_000);
+    let sent = a.engine.counters().sent_pkts;
+    assert!(sent < 8, "the pacer delays the rest");
+    a.engine.settle_timers();
+    let permit_at = a.engine.next_deadline().unwrap();
+    a.engine.push(permit_at.plus_nanos(1));
+    a.engine.settle_timers();
+    assert!(a.engine.next_deadline().unwrap() <= permit_at, "a poll is due");
+    a.poll(permit_at.as_nanos() + 2);
+    assert_eq!(a.engine.counters().sent_pkts, sent + 1);
+}

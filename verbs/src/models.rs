@@ -232,6 +232,38 @@ fn a_leader_that_leaves_wakes_the_background_thread_for_a_deadline() {
     });
 }
 
+/// A leader leaves beside a thread that posts and does not poll, while the background thread sleeps without a timeout:
+/// the work request is sent by one of the two threads.
+#[test]
+fn a_post_is_not_lost_beside_a_leader_that_leaves() {
+    loom::model(|| {
+        let bells = Arc::new(Doorbells::new(1));
+        let sleep = Arc::new(Sleep::new(Arc::new(Bell::default()), Arc::new(Bell::default())));
+        assert!(sleep.try_lead());
+        sleep.set_background_until(Some(Instant::from_nanos(u64::MAX)));
+        let core = SleepCore { bells: bells.clone(), sent: Vec::new(), sleep: sleep.clone() };
+        let lock = Arc::new(DriveLock::new(core));
+        let leader = thread::spawn({
+            let (sleep, lock) = (sleep.clone(), lock.clone());
+            move || {
+                // The end of `Waiter`.
+                let mut driven = lock.lock();
+                sleep.announce();
+                driven.send_posted();
+                sleep.end_lead();
+            }
+        });
+        bells.ring(0);
+        if sleep.is_server_asleep()
+            && let Some(mut driven) = lock.try_lock_to_send()
+        {
+            driven.send_posted();
+        }
+        leader.join().unwrap();
+        assert_eq!(lock.lock().sent, [0]);
+    });
+}
+
 /// A substitute for an event file descriptor (eventfd): the number of pending events.
 struct Counter(AtomicUsize);
 

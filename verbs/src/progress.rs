@@ -111,6 +111,8 @@ struct BackgroundThread<'a> {
     spurious: u32,
     /// Whether the thread sleeps next without lingering.
     yields: bool,
+    /// Whether the statistics socket may end a sleep; false from a failure to accept a reader until the next maintenance.
+    accepts: bool,
 }
 
 impl<'a> BackgroundThread<'a> {
@@ -128,6 +130,7 @@ impl<'a> BackgroundThread<'a> {
             missed: 0,
             spurious: 0,
             yields: false,
+            accepts: true,
         }
     }
 
@@ -258,6 +261,9 @@ impl<'a> BackgroundThread<'a> {
             self.spurious = (self.spurious + 1).min(SPURIOUS_MAX);
             // The connection of a memif may have begun or ended.
             self.maintain_at = self.maintain_at.min(Instant::now() + MAINTAIN_WAITING);
+        } else if self.spurious == SPURIOUS_MAX {
+            // The nap ended. If the wake source is still readable, the next nap follows after one wake-up.
+            self.spurious -= 1;
         } else {
             self.spurious = 0;
         }
@@ -299,9 +305,15 @@ impl<'a> BackgroundThread<'a> {
         let shared = self.shared;
         let mut fds: Vec<(Wakes, BorrowedFd<'_>)> = Vec::with_capacity(5);
         fds.push((|_| {}, shared.sleep.background_bell()));
-        fds.extend(self.stat.map(|stat| ((|woken| woken.by_stat = true) as Wakes, stat.as_fd())));
+        fds.extend(
+            self.stat
+                .filter(|_| self.accepts)
+                .map(|stat| ((|woken| woken.by_stat = true) as Wakes, stat.as_fd())),
+        );
         fds.extend(self.link.notifications().map(|fd| ((|woken| woken.by_link = true) as Wakes, fd)));
-        fds.extend(shared.kernel_changes().map(|fd| ((|woken| woken.by_kernel = true) as Wakes, fd)));
+        // After a fatal error no thread reads the kernel's changes, so the descriptor would stay readable.
+        let changes = shared.kernel_changes().filter(|_| shared.check().is_ok());
+        fds.extend(changes.map(|fd| ((|woken| woken.by_kernel = true) as Wakes, fd)));
         if let Some(wakes) = shared.wakes.as_ref().filter(|_| on_sources) {
             fds.push((|woken| woken.by_source = true, wakes.epoll()));
         }
@@ -330,10 +342,8 @@ impl<'a> BackgroundThread<'a> {
         }
     }
 
-    fn answer(&self) {
-        if let Some(stat) = self.stat {
-            stat.answer(|| self.shared.describe());
-        }
+    fn answer(&mut self) {
+        self.accepts = self.stat.is_none_or(|stat| stat.answer(|| self.shared.describe()));
     }
 
     /// Restarts a memif client whose link is down, follows the link and the kernel's interface and neighbours, answers

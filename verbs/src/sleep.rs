@@ -174,6 +174,8 @@ impl<B: Semaphore> Sleep<B> {
     }
 
     /// Ends, with the engine locked, the role of the calling leader. From now on the background thread is the server.
+    /// Because the background thread may be asleep, the caller has called `announce` and then polled the engine, or
+    /// wakes the background thread.
     pub(crate) fn end_lead(&self) {
         self.until.store(self.background_until.load(Ordering::Relaxed), Ordering::Relaxed);
         self.led.store(false, Ordering::Release);

@@ -39,7 +39,9 @@ impl<'a> Waiter<'a> {
         self.leads =
             self.leads || (self.shared.policy != ProgressPolicy::Busy && self.shared.sleep.try_lead());
         if !self.leads {
-            return sleep_on(&[inbox], timeout);
+            // Under this policy no background thread drives the engine after the leader has left.
+            let is_alone = self.shared.policy == ProgressPolicy::Application;
+            return sleep_on(&[inbox], if is_alone { timeout.min(NAP_MAX) } else { timeout });
         }
         self.lead(inbox, timeout)
     }
@@ -93,7 +95,11 @@ impl Drop for Waiter<'_> {
         if !is_served {
             let is_armed = driven.arm() && shared.wakes.is_some();
             shared.wakes.iter().for_each(|wakes| wakes.switch(true));
-            is_served = is_armed && (0..LAST_POLLS).any(|_| driven.poll(shared.now()).is_idle());
+            // As before a sleep: the background thread may be asleep, and does not poll before it continues to sleep.
+            shared.sleep.announce();
+            is_served = is_armed
+                && shared.sleep.has_barriers()
+                && (0..LAST_POLLS).any(|_| driven.poll(shared.now()).is_idle());
         }
         shared.sleep.end_lead();
         drop(driven);

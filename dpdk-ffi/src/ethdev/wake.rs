@@ -78,6 +78,9 @@ impl WakeSource {
                     let buffer = libc::iovec { iov_base: count.as_mut_ptr().cast(), iov_len: count.len() };
                     // SAFETY: one buffer of eight bytes, which outlives the call.
                     unsafe { libc::preadv2(self.fd.as_raw_fd(), &raw const buffer, 1, -1, RWF_NOWAIT) };
+                } else {
+                    // The completion channel of mlx5 stays readable until this call takes its event.
+                    self.disarm(port, number);
                 }
                 // SAFETY: the port exists and is started.
                 let ret = unsafe { dpdk_sys::rte_eth_dev_rx_intr_enable(port, number) };

@@ -121,10 +121,10 @@ impl Queue {
         let Some(wake) = self.wake.clone() else { return false };
         // Before the connection is looked at, so that a later change makes the descriptor readable again.
         wake.clear_link_change();
-        let Some(burst) = self.flag.begin() else { return false };
-        drop(burst);
+        let Some(_burst) = self.flag.begin() else { return false };
+        // SAFETY: during a burst of this queue.
         // Without a connection, its begin is all there is to wait for.
-        let Some(Connection { rings, .. }) = self.connection() else { return true };
+        let Some((_, rings)) = (unsafe { rings_of(self.port, self.number) }) else { return true };
         let (Some(ring), Some(event)) = (&mut rings.rx, &rings.rx_event) else { return false };
         event.clear();
         if !ring.is_armed() {
@@ -154,10 +154,8 @@ impl Queue {
     #[inline]
     fn connection(&mut self) -> Option<Connection<'_>> {
         let burst = self.flag.begin()?;
-        // SAFETY: dropped by handlers and control operations only, and none of those runs during a burst.
-        let live = unsafe { live(self.port).as_ref() }.filter(|live| !live.broken.load(Ordering::Relaxed))?;
-        // SAFETY: only bursts of this queue access these rings, and they are made through `&mut self`, one at a time.
-        let rings = unsafe { &mut *live.rings.get(usize::from(self.number))?.get() };
+        // SAFETY: during a burst of this queue.
+        let (live, rings) = unsafe { rings_of(self.port, self.number) }?;
         Some(Connection { live, rings, burst })
     }
 
@@ -187,6 +185,21 @@ impl Queue {
         free(frames.get_mut(..taken).unwrap_or_default());
         taken
     }
+}
+
+/// Returns the connection of `port` and the rings of its queue `number`; `None` if the port has no live connection, its
+/// peer is in violation, or the connection has no such rings.
+///
+/// # Safety
+/// The caller has begun a burst of this queue, and calls this function once in the burst. The references must not
+/// outlive the burst.
+#[inline]
+unsafe fn rings_of<'a>(port: PortId, number: u16) -> Option<(&'a Live, &'a mut Rings)> {
+    // SAFETY: dropped by handlers and control operations only, and none of those runs during a burst.
+    let live = unsafe { live(port).as_ref() }.filter(|live| !live.broken.load(Ordering::Relaxed))?;
+    // SAFETY: only bursts of this queue access these rings, and they are made one at a time.
+    let rings = unsafe { &mut *live.rings.get(usize::from(number))?.get() };
+    Some((live, rings))
 }
 
 impl Live {

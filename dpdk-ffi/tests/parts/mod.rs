@@ -149,7 +149,11 @@ pub(crate) fn receive(port: &mut Open) -> Mbuf {
 pub(crate) fn receive_asleep(port: &mut Open) -> Mbuf {
     let mut frames = Vec::new();
     loop {
-        let is_armed = port.queue.arm();
+        // While the connection begins, a memif cannot be armed.
+        let is_armed = port.queue.arm() || {
+            std::thread::sleep(Duration::from_millis(100));
+            port.queue.arm()
+        };
         port.queue.rx_burst(&mut frames, 1);
         frames.retain(|frame: &Mbuf| is_pattern(frame.data()));
         if let Some(frame) = frames.pop() {

@@ -452,7 +452,8 @@ impl<P: Port> Engine<P> {
     /// are cheaper than changes of timers; a thread that is about to sleep calls this function.
     pub fn settle_timers(&mut self) {
         for _ in 0..TIMERS_PER_POLL {
-            let Some((at, slot)) = self.timers.first() else { return };
+            // A timer that is due is left to the next poll: `push` advances `now`, but expires no timers.
+            let Some((at, slot)) = self.timers.first().filter(|(at, _)| *at > self.now) else { return };
             let Some(qp) = self.qps.at_mut(slot).filter(|qp| qp.state != QpState::Err) else { return };
             let Some(Connection { service: Service::Rc(rc), .. }) = &qp.connection else { return };
             let permit = rc.requester.congestion().next_permit_at().filter(|at| *at > self.now);

@@ -51,21 +51,23 @@ impl StatSocket {
     }
 
     /// Answers pending connections. Does not block: if an answer exceeds the send buffer of the connection, the answer
-    /// is truncated.
-    pub(crate) fn answer(&self, describe: impl Fn() -> Answer) {
+    /// is truncated. Returns false if a connection cannot be accepted, for example because the process has no file
+    /// descriptor left; the socket then stays readable.
+    pub(crate) fn answer(&self, describe: impl Fn() -> Answer) -> bool {
         for _ in 0..ANSWERS_MAX {
             let stream = match self.listener.accept() {
                 Ok((stream, _)) => stream,
-                Err(error) if error.kind() == ErrorKind::WouldBlock => return,
+                Err(error) if error.kind() == ErrorKind::WouldBlock => return true,
                 Err(error) => {
                     tracing::debug!(%error, "cannot accept a reader of statistics");
-                    return;
+                    return false;
                 }
             };
             if let Err(error) = give(&stream, &describe()) {
                 tracing::debug!(%error, "a reader of statistics got none");
             }
         }
+        true
     }
 }
 
