@@ -176,7 +176,7 @@ impl LossTimer {
             }
             Recovery::GoBackN(_) => None,
             Recovery::SelectiveRepeat(scheme) => {
-                if result.is_spurious {
+                if result.is_spurious && self.rto.has_expired() {
                     self.rto.on_spurious();
                 } else if result.lost_pkts > 0 {
                     self.rto.on_loss();

@@ -78,7 +78,7 @@ impl RetransmitTimer {
 ///   progress -- PTO --> probe -- 2 PTO --> probe -- 4 PTO --> probe ..
 ///   bound = RTO_LOW_NANOS with up to RTO_LOW_PKTS in flight, otherwise RTO_HIGH_NANOS
 ///   PTO   = 2 srtt + 4 rttvar, at least probe_min;   before the first round-trip sample: bound, at least probe_min
-///   probe_min = 10 us, doubled up to 200 us by each spurious retransmission, 10 us again after a detected loss
+///   probe_min = 10 us, doubled up to 100 us by each spurious probe, 10 us again after a detected loss
 ///   RTO   = srtt + 4 rttvar, at least bound;     before the first round-trip sample: 1 ms
 ///   from the second probe on, a probe after a wait of RTO or more is reported to congestion control as a loss
 /// ```
@@ -109,7 +109,7 @@ const FIRST_RTO_NANOS: u64 = 1_000_000;
 /// Smallest lower bound of the PTO, in microseconds: the precision with which timers expire.
 const PROBE_MIN_MICROS: u8 = 10;
 /// Largest lower bound of the PTO, in microseconds: the time that a peer may need to wake up before it responds.
-const PROBE_MIN_MICROS_MAX: u8 = 200;
+const PROBE_MIN_MICROS_MAX: u8 = 100;
 /// IRN's RTO_low: lower bound of the RTO with at most [`RTO_LOW_PKTS`] packets in flight, in nanoseconds.
 const RTO_LOW_NANOS: u64 = 100_000;
 /// IRN's RTO_high: lower bound of the RTO with more than [`RTO_LOW_PKTS`] packets in flight, in nanoseconds.
@@ -138,7 +138,13 @@ impl Default for AdaptiveRto {
 }
 
 impl AdaptiveRto {
-    /// Records that a retransmission was spurious: doubles the lower bound of the PTO, because the peer may have slept.
+    /// Returns whether a probe timeout expired since the last round-trip sample.
+    #[inline]
+    pub(crate) fn has_expired(&self) -> bool {
+        self.unmeasured > 0
+    }
+
+    /// Records that a probe was spurious: doubles the lower bound of the PTO, because the peer may have slept.
     #[cold]
     pub(crate) fn on_spurious(&mut self) {
         self.probe_min_micros = self.probe_min_micros.saturating_mul(2).min(PROBE_MIN_MICROS_MAX);
@@ -345,7 +351,7 @@ mod tests {
             rto.on_spurious();
             wait_nanos
         });
-        assert_eq!(waits, [10_000, 20_000, 40_000, 80_000, 160_000, 200_000, 200_000]);
+        assert_eq!(waits, [10_000, 20_000, 40_000, 80_000, 100_000, 100_000, 100_000]);
         rto.on_loss();
         assert_eq!(rto.wait_nanos(4), 10_000);
     }
