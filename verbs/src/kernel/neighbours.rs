@@ -16,18 +16,11 @@ use roce::neighbour::Resolution;
 use socket2::{Domain, Protocol, SockAddr, Socket, Type};
 
 use super::interface::gateway_of;
-use super::netlink::{Netlink, Scope};
+use super::netlink::{Netlink, RTNLGRP_NEIGH, Scope};
 use super::{Interface, KernelError};
 
 /// UDP destination port of the datagram that makes the kernel resolve a neighbour: discard (RFC 863).
 const DISCARD_PORT: u16 = 9;
-
-/// Multicast groups of the kernel's notifications about neighbours, addresses and routes (linux/rtnetlink.h).
-const RTNLGRP_NEIGH: u32 = 3;
-const RTNLGRP_IPV4_IFADDR: u32 = 5;
-const RTNLGRP_IPV4_ROUTE: u32 = 7;
-const RTNLGRP_IPV6_IFADDR: u32 = 9;
-const RTNLGRP_IPV6_ROUTE: u32 = 11;
 
 /// Largest number of datagrams with notifications that one call of [`KernelNeighbours::due`] reads.
 const CHANGES_PER_CALL: usize = 64;
@@ -56,11 +49,9 @@ pub struct KernelNeighbours {
 impl KernelNeighbours {
     /// Opens routing sockets for the neighbours on `interface`. Needs no privilege.
     pub fn open(interface: &Interface) -> Result<Self, KernelError> {
-        let groups =
-            [RTNLGRP_NEIGH, RTNLGRP_IPV4_IFADDR, RTNLGRP_IPV4_ROUTE, RTNLGRP_IPV6_IFADDR, RTNLGRP_IPV6_ROUTE];
         Ok(KernelNeighbours {
             netlink: Netlink::open()?,
-            changes: Netlink::subscribe(&groups)?,
+            changes: Netlink::subscribe(RTNLGRP_NEIGH)?,
             interface: interface.name.clone(),
             index: interface.index,
             followed: BTreeMap::new(),

@@ -10,6 +10,13 @@ use netlink_sys::{Socket, SocketAddr, protocols::NETLINK_ROUTE};
 
 use super::KernelError;
 
+/// Multicast groups of the kernel's notifications (linux/rtnetlink.h): about links, and about neighbours.
+pub(super) const RTNLGRP_LINK: u32 = 1;
+pub(super) const RTNLGRP_NEIGH: u32 = 3;
+/// Multicast groups about addresses and routes: `RTNLGRP_IPV4_IFADDR`, `RTNLGRP_IPV4_ROUTE`, `RTNLGRP_IPV6_IFADDR` and
+/// `RTNLGRP_IPV6_ROUTE`.
+const ADDRESS_AND_ROUTE_GROUPS: [u32; 4] = [5, 7, 9, 11];
+
 /// The objects that the kernel returns for a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Scope {
@@ -34,10 +41,12 @@ impl Netlink {
         Ok(Netlink { socket, sequence: 0 })
     }
 
-    pub(super) fn subscribe(groups: &[u32]) -> Result<Self, KernelError> {
+    /// Opens a socket that receives the kernel's notifications about addresses and routes, and those of `group`.
+    pub(super) fn subscribe(group: u32) -> Result<Self, KernelError> {
         let failed = KernelError::system("follow changes in the kernel");
         let netlink = Netlink::open()?;
-        groups.iter().try_for_each(|&group| netlink.socket.add_membership(group)).map_err(&failed)?;
+        let mut groups = ADDRESS_AND_ROUTE_GROUPS.into_iter().chain([group]);
+        groups.try_for_each(|group| netlink.socket.add_membership(group)).map_err(&failed)?;
         netlink.socket.set_non_blocking(true).map_err(&failed)?;
         Ok(netlink)
     }

@@ -4,17 +4,8 @@ use std::os::fd::BorrowedFd;
 
 use netlink_packet_route::RouteNetlinkMessage;
 
-use super::netlink::Netlink;
+use super::netlink::{Netlink, RTNLGRP_LINK};
 use super::{Interface, KernelError};
-
-/// Multicast groups of the kernel's notifications about links, addresses and routes (linux/rtnetlink.h).
-const GROUPS: [u32; 5] =
-    [RTNLGRP_LINK, RTNLGRP_IPV4_IFADDR, RTNLGRP_IPV4_ROUTE, RTNLGRP_IPV6_IFADDR, RTNLGRP_IPV6_ROUTE];
-const RTNLGRP_LINK: u32 = 1;
-const RTNLGRP_IPV4_IFADDR: u32 = 5;
-const RTNLGRP_IPV4_ROUTE: u32 = 7;
-const RTNLGRP_IPV6_IFADDR: u32 = 9;
-const RTNLGRP_IPV6_ROUTE: u32 = 11;
 
 /// Largest number of datagrams with notifications that one call of [`InterfaceWatch::poll`] reads.
 const DATAGRAMS_PER_CALL: usize = 64;
@@ -39,7 +30,7 @@ pub struct InterfaceWatch {
 impl InterfaceWatch {
     /// Subscribes to changes of the interface `name`, and then reads its configuration. Needs no privilege.
     pub fn open(name: &str) -> Result<Self, KernelError> {
-        let notifications = Netlink::subscribe(&GROUPS)?;
+        let notifications = Netlink::subscribe(RTNLGRP_LINK)?;
         Ok(InterfaceWatch { notifications, interface: Interface::read(name)?, is_stale: false })
     }
 
