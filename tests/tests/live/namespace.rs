@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::{Duration, Instant};
 
-use super::process::{Process, WITHOUT_PRIVILEGE, is_root, run};
+use super::process::{Process, WITHOUT_PRIVILEGE, is_root, programs, run};
 
 /// How long the kernel may take to make one.
 const TIMEOUT: Duration = Duration::from_secs(60);
@@ -20,9 +20,13 @@ pub(crate) struct Namespace {
 
 /// Runs in a new namespace, and keeps it.
 const HOLD: &str = "ip link set lo up && echo ready && cat";
-/// Makes the directories for run-time files the namespace's own, and empty.
-const OWN_DIRECTORIES: &str =
-    "for d in /tmp /run /dev/shm; do mount -t tmpfs -o mode=1777 tmpfs $d || exit; done";
+/// Makes the directories for run-time files the namespace's own, and empty. If the directory of the programs, the
+/// argument of the script, is in one of them, it is mounted there again, as the checkout may be in /tmp.
+const OWN_DIRECTORIES: &str = r#"
+    exec 9<"$1"
+    for d in /tmp /run /dev/shm; do mount -t tmpfs -o mode=1777 tmpfs $d || exit; done
+    [ -e "$1" ] || { mkdir -p "$1" && mount --no-canonicalize --bind /proc/self/fd/9 "$1"; } || exit
+    exec 9<&-"#;
 
 impl Namespace {
     /// A namespace with a loopback interface and nothing else.
@@ -41,7 +45,8 @@ impl Namespace {
             command.args(["--user", "--map-root-user"]);
         }
         if has_own_directories {
-            command.args(["--net", "--mount", "sh", "-c", &format!("{OWN_DIRECTORIES}; {HOLD}")]);
+            let script = format!("{OWN_DIRECTORIES}\n{HOLD}");
+            command.args(["--net", "--mount", "sh", "-c", &script, "sh"]).arg(programs());
         } else {
             command.args(["--net", "sh", "-c", HOLD]);
         }

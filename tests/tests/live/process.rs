@@ -180,11 +180,16 @@ pub(crate) fn run(command: &mut Command) -> String {
     Process::start(command).finish(TIMEOUT).expect_success(&name).stdout
 }
 
+/// The directory of the programs that the tests start.
+pub(crate) fn programs() -> PathBuf {
+    let test = std::env::current_exe().expect("this test has a path");
+    // target/debug/deps/main-0123 -> target/debug
+    test.ancestors().nth(2).expect("tests lie in target/PROFILE/deps").to_path_buf()
+}
+
 /// The `roce` command, built from this workspace.
 pub(crate) fn roce() -> PathBuf {
-    let test = std::env::current_exe().expect("this test has a path");
-    // target/debug/deps/main-0123 -> target/debug/roce
-    let path = test.ancestors().nth(2).expect("tests lie in target/PROFILE/deps").join("roce");
+    let path = programs().join("roce");
     assert!(path.exists(), "{} is not there: run `cargo build -p apps` first", path.display());
     path
 }
