@@ -5,6 +5,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 use super::links::Side;
+use crate::live::programs;
 
 /// Directories in which a process of this project might create files, besides mounts of hugetlbfs.
 const DIRECTORIES: [&str; 3] = ["/tmp", "/run", "/dev/shm"];
@@ -53,7 +54,10 @@ fn walk(root: &Path, directory: &Path, names: &mut BTreeSet<String>) {
         let path = directory.join(entry.file_name());
         if entry.file_type().is_ok_and(|kind| kind.is_dir()) {
             names.insert(format!("{}/", path.display()));
-            walk(root, &path, names);
+            // A checkout may be in /tmp; other programs may write to it.
+            if path != programs() {
+                walk(root, &path, names);
+            }
         } else {
             names.insert(path.display().to_string());
         }
