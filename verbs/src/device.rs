@@ -401,7 +401,27 @@ impl Shared {
     fn poll_once(&self, mut driven: DriveGuard<'_, DeviceCore>) -> Result<(), Error> {
         self.activity.count_poll();
         driven.poll(self.now());
+        if !self.sleep.is_watching() {
+            self.take_over(&mut driven);
+        }
         Ok(())
+    }
+
+    /// Takes over the port from the background thread if application threads poll often. The port is disarmed, because
+    /// otherwise each frame would wake the background thread, and cost the peer of a memif a system call. The calling
+    /// thread does so, because it has the engine's lock, which the background thread rarely finds free.
+    #[cold]
+    fn take_over(&self, driven: &mut DriveGuard<'_, DeviceCore>) {
+        let is_adaptive = self.policy == ProgressPolicy::Adaptive;
+        if !is_adaptive || !self.activity.is_polled() || self.sleep.is_led() {
+            return;
+        }
+        self.wakes.iter().for_each(|wakes| wakes.switch(false));
+        driven.disarm();
+        self.sleep.wake_up();
+        self.sleep.set_background_until(None);
+        self.sleep.set_watching(true);
+        self.sleep.wake_background();
     }
 
     /// Tries at most `LOCK_TRIES` times to lock and then poll the engine. If all tries fail, yields the processor,

@@ -153,10 +153,16 @@ impl<T: Drive> DerefMut for DriveGuard<'_, T> {
     }
 }
 
+/// Polls by application threads without a request of a notification, after which they take over the port. More than an
+/// application makes between two notifications, and fewer than fit into the wake-up of a thread.
+pub(crate) const POLLS_MIN: u64 = 64;
+
 /// What application threads and the background thread know of each other's polls.
 #[derive(Default)]
 pub(crate) struct Activity {
     polls: AtomicU64,
+    /// Value of `polls` at the last [`Activity::await_polls`].
+    polls_awaited: AtomicU64,
     background_drives: AtomicBool,
 }
 
@@ -172,6 +178,18 @@ impl Activity {
     #[inline]
     pub(crate) fn count_poll(&self) {
         self.polls.store(self.polls().wrapping_add(1), Ordering::Relaxed);
+    }
+
+    /// Begins to count the polls for [`Activity::is_polled`]. Called when an application thread requests a notification,
+    /// because it may then sleep.
+    pub(crate) fn await_polls(&self) {
+        self.polls_awaited.store(self.polls(), Ordering::Relaxed);
+    }
+
+    /// Returns whether application threads have polled so often since the last [`Activity::await_polls`] that they
+    /// need no other thread.
+    pub(crate) fn is_polled(&self) -> bool {
+        self.polls().wrapping_sub(self.polls_awaited.load(Ordering::Relaxed)) >= POLLS_MIN
     }
 
     /// Marks, until the returned guard is dropped, that the background thread drives the engine or is about to lock it.

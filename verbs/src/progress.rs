@@ -5,11 +5,11 @@
 //!      ARMED, ASLEEP ------------------------------------------------------------> DRIVING: polls, until no poll found
 //!        ^    |      <------------------------------------------------------------  work for the time LINGER
 //!        |    |                          idle
-//!        |    | the application took the frames that woke this thread, several times in succession
+//!        |    | the application polls without requests of notifications: it disarms the port (`Shared::take_over`)
 //!        |    v
-//!      WATCHING: naps; the port is not armed
+//!      WATCHING: naps
 //!        |    ^
-//!        '----' the application did not poll during a nap, or requests a notification
+//!        '----' the application polled too seldom during a nap, or requests a notification
 //! ```
 //!
 //! While a thread in `CompChannel::wait` is the server of the port (`sleep.rs`), the background thread sleeps, and is
@@ -42,9 +42,6 @@ pub(crate) const NAP_MIN: Duration = Duration::from_micros(50);
 pub(crate) const NAP_MAX: Duration = Duration::from_millis(1);
 /// Length of the longest nap while frames wait for room in the transmit ring, of a peer that has stopped receiving.
 const NAP_STALLED_MAX: Duration = Duration::from_millis(200);
-/// Wake-ups in succession for frames that application threads took before the background thread could, after which the
-/// background thread leaves the port to the application.
-const MISSED_MAX: u32 = 4;
 /// Wake-ups in succession without a frame after which the background thread takes a nap, because the wake source may be
 /// readable for ever.
 const SPURIOUS_MAX: u32 = 16;
@@ -107,7 +104,6 @@ struct BackgroundThread<'a> {
     polls_maintained: u64,
     /// Value of `Activity::polls` at the begin of the last sleep.
     polls_slept: u64,
-    missed: u32,
     spurious: u32,
     /// Whether the thread sleeps next without lingering.
     yields: bool,
@@ -127,7 +123,6 @@ impl<'a> BackgroundThread<'a> {
             nap: NAP_MIN,
             polls_maintained: 0,
             polls_slept: 0,
-            missed: 0,
             spurious: 0,
             yields: false,
             accepts: true,
@@ -144,13 +139,11 @@ impl<'a> BackgroundThread<'a> {
                 self.serve(woken);
                 continue;
             }
-            self.drive();
-            if self.shared.policy == ProgressPolicy::Busy {
-                continue;
-            }
-            if self.missed >= MISSED_MAX {
+            if self.shared.sleep.is_watching() {
                 self.watch();
-            } else {
+            }
+            self.drive();
+            if self.shared.policy != ProgressPolicy::Busy && !self.shared.sleep.is_watching() {
                 self.sleep();
             }
         }
@@ -230,13 +223,16 @@ impl<'a> BackgroundThread<'a> {
         }
         drop(driven);
         let woken = self.rest(until, self.spurious < SPURIOUS_MAX);
-        self.wake_up(woken, polls);
+        self.wake_up(woken);
         self.serve(woken);
     }
 
-    /// Polls the engine once after a sleep in which `Activity::polls` was `polls`.
-    fn wake_up(&mut self, woken: Woken, polls: u64) {
+    /// Polls the engine once after a sleep, unless application threads took over the port.
+    fn wake_up(&mut self, woken: Woken) {
         let shared = self.shared;
+        if shared.sleep.is_watching() {
+            return;
+        }
         let mut driven = shared.inspect();
         shared.sleep.set_background_until(None);
         if shared.check().is_err() {
@@ -254,9 +250,7 @@ impl<'a> BackgroundThread<'a> {
         drop(driven);
         if !is_idle {
             self.linger.restart();
-            (self.missed, self.spurious) = (0, 0);
-        } else if woken.by_source && shared.activity.polls() != polls {
-            self.missed += 1;
+            self.spurious = 0;
         } else if woken.by_source {
             self.spurious = (self.spurious + 1).min(SPURIOUS_MAX);
             // The connection of a memif may have begun or ended.
@@ -269,25 +263,17 @@ impl<'a> BackgroundThread<'a> {
         }
     }
 
-    /// Leaves the port to application threads until no application thread polled during a nap.
+    /// Leaves the port to application threads until they poll less than once in [`NAP_MIN`] on average, request a
+    /// notification, or wait in `CompChannel::wait`.
     fn watch(&mut self) {
         let shared = self.shared;
-        self.missed = 0;
-        let mut driven = shared.inspect();
-        if shared.sleep.is_led() {
-            return;
-        }
-        shared.sleep.wake_up();
-        shared.wakes.iter().for_each(|wakes| wakes.switch(false));
-        driven.disarm();
-        drop(driven);
-        shared.sleep.set_watching(true);
         let mut nap = NAP_MIN;
         loop {
-            let polls = shared.activity.polls();
-            let woken = self.rest(Instant::now() + nap, false);
+            let (now, polls) = (Instant::now(), shared.activity.polls());
+            let woken = self.rest(now + nap, false);
             self.serve(woken);
-            let is_polled = shared.activity.polls() != polls;
+            let polls = shared.activity.polls().wrapping_sub(polls);
+            let is_polled = u128::from(polls) > now.elapsed().as_nanos() / NAP_MIN.as_nanos();
             let is_over = !shared.sleep.is_watching() || shared.stopping.load(Ordering::Relaxed);
             if !is_polled || is_over || shared.sleep.is_led() {
                 break;
@@ -297,6 +283,7 @@ impl<'a> BackgroundThread<'a> {
             }
             nap = (nap * 2).min(NAP_MAX);
         }
+        shared.activity.await_polls();
         shared.sleep.set_watching(false);
     }
 

@@ -207,6 +207,7 @@ impl CqQueue {
     pub fn request_notify(&self, notify: Notify) -> Result<(), Error> {
         self.shared.check()?;
         self.notifier.request(notify);
+        self.shared.activity.await_polls();
         self.shared.sleep.end_watch();
         Ok(())
     }
@@ -227,6 +228,7 @@ impl CqQueue {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::drive::POLLS_MIN;
     use crate::{Context, DeviceOptions};
 
     #[test]
@@ -248,5 +250,32 @@ mod tests {
         let first = queue.poller.lock();
         assert_eq!((queue.poll(&mut Vec::new(), 1).unwrap(), queue.poll_one().unwrap()), (0, None));
         drop(first);
+    }
+
+    #[test]
+    fn an_application_that_polls_takes_over_the_port_until_it_requests_a_notification_or_stops() {
+        let port = "eal:net_ring8,ip=10.0.8.1/24".parse().unwrap();
+        let context = Context::open(&port, &DeviceOptions::default()).unwrap();
+        let (_, queue) = context.objects().create_cq(16, None, 0).unwrap();
+        let sleep = &queue.shared.sleep;
+        for _ in 0..4 {
+            queue.request_notify(Notify::Any).unwrap();
+            for _ in 1..POLLS_MIN {
+                assert_eq!(queue.poll_one().unwrap(), None);
+            }
+            assert!(!sleep.is_watching(), "an application polls between two requests");
+        }
+        let poll_until_watching = || {
+            while !sleep.is_watching() {
+                assert_eq!(queue.poll_one().unwrap(), None);
+            }
+        };
+        poll_until_watching();
+        queue.request_notify(Notify::Any).unwrap();
+        assert!(!sleep.is_watching());
+        poll_until_watching();
+        while sleep.is_watching() {
+            std::thread::yield_now();
+        }
     }
 }

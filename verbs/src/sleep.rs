@@ -79,8 +79,8 @@ pub(crate) struct Sleep<B = OwnedFd> {
     background_until: AtomicU64,
     /// Whether a thread in `CompChannel::wait` is the server.
     led: AtomicBool,
-    /// Whether the background thread leaves the port to application threads that poll, and looks at intervals whether
-    /// they still do.
+    /// Whether application threads that poll have taken over the port from the background thread, which looks at
+    /// intervals whether they still poll.
     watching: AtomicBool,
     background_bell: B,
     leader_bell: B,
@@ -187,6 +187,7 @@ impl<B: Semaphore> Sleep<B> {
         self.background_until.store(at, Ordering::Relaxed);
     }
 
+    #[inline]
     pub(crate) fn is_watching(&self) -> bool {
         self.watching.load(Ordering::Relaxed)
     }
