@@ -52,6 +52,7 @@ impl Msn {
 
 /// L_Key of a memory region: identifies the region in the scatter/gather entries of local work requests.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+#[repr(transparent)]
 pub struct LKey(pub u32);
 
 /// R_Key of a memory region: identifies the region in a peer's RDMA requests.

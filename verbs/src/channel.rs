@@ -40,10 +40,20 @@ impl CompChannel {
     /// [`Error::DeviceFatal`] after a fatal error, which ends the waits of all threads; [`Error::System`] if the system
     /// call `poll` fails.
     pub fn wait(&self, timeout: Duration) -> Result<Option<CompletionEvent>, Error> {
+        self.wait_with(timeout, |_| {})
+    }
+
+    /// Waits as [`CompChannel::wait`] does, and calls `on_take` before the event is returned. The destruction of the
+    /// event's completion queue waits for this call, so that `on_take` may use the cookie.
+    pub fn wait_with(
+        &self,
+        timeout: Duration,
+        on_take: impl Fn(&CompletionEvent),
+    ) -> Result<Option<CompletionEvent>, Error> {
         let start = Instant::now();
         let mut waiter = Waiter::new(&self.shared);
         loop {
-            if let Some(event) = self.try_wait()? {
+            if let Some(event) = self.try_wait_with(&on_take)? {
                 return Ok(Some(event));
             }
             let waited = start.elapsed();
@@ -59,7 +69,15 @@ impl CompChannel {
     /// # Errors
     /// [`Error::DeviceFatal`] if the device is in a fatal error and no event is pending.
     pub fn try_wait(&self) -> Result<Option<CompletionEvent>, Error> {
-        let taken = self.inbox.take();
+        self.try_wait_with(|_| {})
+    }
+
+    /// Removes an event as [`CompChannel::try_wait`] does, and calls `on_take` as [`CompChannel::wait_with`] does.
+    pub fn try_wait_with(
+        &self,
+        on_take: impl Fn(&CompletionEvent),
+    ) -> Result<Option<CompletionEvent>, Error> {
+        let taken = self.inbox.take_with(on_take);
         if taken.is_none() {
             self.shared.check()?;
         }

@@ -89,12 +89,18 @@ impl<T, S: Semaphore> Inbox<T, S> {
     }
 
     pub(crate) fn take(&self) -> Option<T> {
+        self.take_with(|_| {})
+    }
+
+    /// Removes and returns the oldest event, after a call of `on_take` that [`Inbox::discard`] cannot overtake.
+    pub(crate) fn take_with(&self, on_take: impl FnOnce(&T)) -> Option<T> {
         if !self.process.is_current() {
             return None;
         }
         let mut ready = self.ready.lock().unwrap_or_else(PoisonError::into_inner);
         let event = ready.pop_front()?;
         self.count.take();
+        on_take(&event);
         Some(event)
     }
 }

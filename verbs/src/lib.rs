@@ -70,7 +70,7 @@ pub use objects::ContextObjects;
 pub use options::{DeviceOptions, ProgressPolicy};
 pub use port::{PortSpec, PortSpecError};
 pub use qp::{ConnectOptions, Qp, QpOptions};
-pub use queues::{CqQueue, QpQueues, SrqQueue};
+pub use queues::{CqQueue, QpQueues, SendBatch, SrqQueue};
 pub use srq::{Srq, SrqOptions};
 
 pub use dpdk_ffi::WakeKind;

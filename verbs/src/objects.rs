@@ -270,6 +270,12 @@ impl ContextObjects {
     pub fn poll_async_event(&self) -> Option<AsyncEvent> {
         self.events.take()
     }
+
+    /// Removes and returns the oldest asynchronous event, after a call of `on_take`. The destruction of the event's
+    /// object waits for this call, so that `on_take` may use the cookie.
+    pub fn poll_async_event_with(&self, on_take: impl Fn(&AsyncEvent)) -> Option<AsyncEvent> {
+        self.events.take_with(on_take)
+    }
 }
 
 impl Drop for ContextObjects {

@@ -75,22 +75,23 @@ impl QpQueues {
     /// Posts the send work requests `requests` in order, and stops at the first refused work request. Returns the
     /// number of work requests posted, and the error of the refused work request. Locks the engine at most once.
     pub fn post_sends(&self, requests: &[SendRequest<'_>]) -> (usize, Result<(), Error>) {
-        if let Err(error) = self.shared.check() {
-            return (0, Err(error));
-        }
-        let mut send = self.send.lock();
-        let mut posted = 0;
-        let mut refused = Ok(());
-        for request in requests {
-            if let Err(error) = send.post(request) {
-                refused = Err(error.into());
-                break;
-            }
-            posted += 1;
-        }
-        drop(send);
-        self.after_posts(posted as u32);
-        (posted, refused)
+        let mut batch = match self.send_batch() {
+            Ok(batch) => batch,
+            Err(error) => return (0, Err(error)),
+        };
+        let refused = requests.iter().try_for_each(|request| batch.post(request));
+        (batch.posted(), refused.map_err(Error::from))
+    }
+
+    /// Locks the send queue for the posts of one call of a C interface, whose work requests are a linked list.
+    ///
+    /// # Errors
+    /// [`Error::DeviceFatal`] after a fatal error.
+    #[inline]
+    pub fn send_batch(&self) -> Result<SendBatch<'_>, Error> {
+        self.shared.check()?;
+        let end = BatchEnd { queues: self, posted: 0 };
+        Ok(SendBatch { send: self.send.lock(), end })
     }
 
     /// Pushes the posted send work requests (makes the engine send them) if a push is due. Otherwise the next push or
@@ -122,6 +123,42 @@ impl QpQueues {
             self.shared.push();
         }
         Ok(())
+    }
+}
+
+/// Posts of several send work requests, which lock the engine at most once, when the batch is dropped.
+pub struct SendBatch<'a> {
+    // Dropped first: the send queue is unlocked before the engine may be locked.
+    send: LockGuard<'a, SendPoster>,
+    end: BatchEnd<'a>,
+}
+
+struct BatchEnd<'a> {
+    queues: &'a QpQueues,
+    posted: u32,
+}
+
+impl SendBatch<'_> {
+    /// Posts a send work request. A failed call does not change the send queue.
+    #[inline]
+    pub fn post(&mut self, request: &SendRequest<'_>) -> Result<(), PostError> {
+        self.send.post(request)?;
+        self.end.posted += 1;
+        Ok(())
+    }
+
+    /// Returns the number of work requests posted.
+    pub fn posted(&self) -> usize {
+        self.end.posted as usize
+    }
+}
+
+impl Drop for BatchEnd<'_> {
+    #[inline]
+    fn drop(&mut self) {
+        if self.posted > 0 {
+            self.queues.after_posts(self.posted);
+        }
     }
 }
 
@@ -180,6 +217,32 @@ impl CqQueue {
         }
         self.shared.drive()?;
         Ok(poller.pop_into(out, max))
+    }
+
+    /// Calls `take` for at most `max` completions and returns their number, as [`CqQueue::poll`] does, but without a
+    /// vector.
+    ///
+    /// # Errors
+    /// The errors of [`CqQueue::poll`].
+    #[inline]
+    pub fn poll_each(&self, max: usize, mut take: impl FnMut(usize, &Cqe)) -> Result<usize, Error> {
+        self.shared.check_process()?;
+        let Some(mut poller) = self.try_lock()? else { return Ok(0) };
+        let mut taken = 0;
+        let mut drain = |poller: &mut CqPoller| {
+            while taken < max
+                && let Some(cqe) = poller.pop()
+            {
+                take(taken, &cqe);
+                taken += 1;
+            }
+            taken
+        };
+        if drain(&mut poller) > 0 || max == 0 {
+            return Ok(taken);
+        }
+        self.shared.drive()?;
+        Ok(drain(&mut poller))
     }
 
     /// Removes and returns the oldest completion. If the completion queue is empty, polls the engine once first.

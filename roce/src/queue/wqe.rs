@@ -5,8 +5,9 @@ use crate::id::{LKey, RKey};
 /// Largest message in bytes: 2^31 (IBA 9.7.6).
 pub const MAX_MESSAGE_BYTES: u32 = 1 << 31;
 
-/// Scatter/gather entry (`struct ibv_sge`).
+/// Scatter/gather entry, with the layout of `struct ibv_sge`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[repr(C)]
 pub struct Sge {
     /// Address of the first byte, in the address range given at the registration of the region.
     pub addr: u64,

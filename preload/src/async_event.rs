@@ -1,0 +1,125 @@
+//! Asynchronous events of devices and objects.
+
+use std::ptr;
+
+use libc::c_int;
+use rustix::event::{PollFd, PollFlags, poll};
+use rustix::fs::{OFlags, fcntl_getfl};
+use verbs::{AsyncEvent, Event};
+use verbs_sys::{
+    IBV_EVENT_COMM_EST, IBV_EVENT_CQ_ERR, IBV_EVENT_DEVICE_FATAL, IBV_EVENT_GID_CHANGE,
+    IBV_EVENT_PORT_ACTIVE, IBV_EVENT_PORT_ERR, IBV_EVENT_QP_ACCESS_ERR, IBV_EVENT_QP_FATAL,
+    IBV_EVENT_QP_LAST_WQE_REACHED, IBV_EVENT_QP_REQ_ERR, IBV_EVENT_SQ_DRAINED, IBV_EVENT_SRQ_ERR,
+    IBV_EVENT_SRQ_LIMIT_REACHED, ibv_async_event, ibv_async_event__bindgen_ty_1, ibv_context, ibv_event_type,
+};
+
+use crate::boundary::{Errno, number};
+use crate::context::{ContextHandle, ours};
+use crate::cq::{CqHandle, cq_of};
+use crate::events::Unacknowledged;
+use crate::next::next;
+use crate::qp::{QpHandle, qp_of};
+use crate::srq::{SrqHandle, srq_of};
+
+/// Returns the type of an event.
+fn event_type(event: Event) -> ibv_event_type {
+    match event {
+        Event::CqError(_) => IBV_EVENT_CQ_ERR,
+        Event::QpFatal(_) => IBV_EVENT_QP_FATAL,
+        Event::QpRequestError(_) => IBV_EVENT_QP_REQ_ERR,
+        Event::QpAccessError(_) => IBV_EVENT_QP_ACCESS_ERR,
+        Event::CommunicationEstablished(_) => IBV_EVENT_COMM_EST,
+        Event::SendQueueDrained(_) => IBV_EVENT_SQ_DRAINED,
+        Event::LastWqeReached(_) => IBV_EVENT_QP_LAST_WQE_REACHED,
+        Event::SrqLimitReached(_) => IBV_EVENT_SRQ_LIMIT_REACHED,
+        Event::PortActive => IBV_EVENT_PORT_ACTIVE,
+        Event::PortError => IBV_EVENT_PORT_ERR,
+        Event::GidChange => IBV_EVENT_GID_CHANGE,
+        // A completion is an event of a completion channel.
+        Event::DeviceFatal | Event::Completion(_) => IBV_EVENT_DEVICE_FATAL,
+    }
+}
+
+/// Returns the counter of unacknowledged events of the object of an event; `None` for an event of the device.
+///
+/// # Safety
+/// The object of the event is not destroyed during the call.
+unsafe fn unacknowledged<'a>(event: &AsyncEvent) -> Option<&'a Unacknowledged> {
+    // SAFETY: the cookie of an object is the address of its handle.
+    unsafe {
+        match event_type(event.event) {
+            IBV_EVENT_CQ_ERR => Some(&CqHandle::of_cookie(event.cookie).async_events),
+            IBV_EVENT_SRQ_LIMIT_REACHED => Some(&SrqHandle::of_cookie(event.cookie).async_events),
+            _ if event.cookie != 0 => Some(&QpHandle::of_cookie(event.cookie).async_events),
+            _ => None,
+        }
+    }
+}
+
+fn take(context: &ContextHandle) -> Result<AsyncEvent, Errno> {
+    let count = |event: &AsyncEvent| {
+        // SAFETY: the destruction of the object waits for this call.
+        if let Some(unacknowledged) = unsafe { unacknowledged(event) } {
+            unacknowledged.take();
+        }
+    };
+    let fd = context.async_fd();
+    loop {
+        let pending = context.if_opened().and_then(|opened| opened.objects().poll_async_event_with(count));
+        if let Some(event) = pending {
+            return Ok(event);
+        }
+        if fcntl_getfl(&fd)?.contains(OFlags::NONBLOCK) {
+            return Err(Errno(libc::EAGAIN));
+        }
+        poll(&mut [PollFd::new(&fd, PollFlags::IN)], None)?;
+    }
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn ibv_get_async_event(context: *mut ibv_context, out: *mut ibv_async_event) -> c_int {
+    // SAFETY: the program passes a context.
+    match unsafe { ours(context) } {
+        Some(handle) => number(|| {
+            let event = take(handle)?;
+            let element = if event.cookie == 0 {
+                ibv_async_event__bindgen_ty_1 { port_num: 1 }
+            } else {
+                ibv_async_event__bindgen_ty_1 { qp: ptr::with_exposed_provenance_mut(event.cookie as usize) }
+            };
+            // SAFETY: the program passes room for an event.
+            unsafe { out.write(ibv_async_event { element, event_type: event_type(event.event) }) };
+            Ok(0)
+        }),
+        None => next!(
+            ibv_get_async_event(context: *mut ibv_context, out: *mut ibv_async_event) -> c_int,
+            -1
+        ),
+    }
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn ibv_ack_async_event(event: *mut ibv_async_event) {
+    // SAFETY: the program passes an event of `ibv_get_async_event`, whose object waits for this call.
+    let ours = unsafe {
+        let element = (*event).element;
+        match (*event).event_type {
+            IBV_EVENT_CQ_ERR => cq_of(element.cq).map(|(cq, _)| &cq.async_events),
+            IBV_EVENT_SRQ_ERR | IBV_EVENT_SRQ_LIMIT_REACHED => {
+                srq_of(element.srq).map(|(srq, _)| &srq.async_events)
+            }
+            IBV_EVENT_QP_FATAL
+            | IBV_EVENT_QP_REQ_ERR
+            | IBV_EVENT_QP_ACCESS_ERR
+            | IBV_EVENT_COMM_EST
+            | IBV_EVENT_SQ_DRAINED
+            | IBV_EVENT_QP_LAST_WQE_REACHED => qp_of(element.qp).map(|(qp, _)| &qp.async_events),
+            _ => None,
+        }
+    };
+    match ours {
+        Some(unacknowledged) => unacknowledged.acknowledge(1),
+        // An event of a device has no counter, in any library.
+        None => next!(ibv_ack_async_event(event: *mut ibv_async_event) -> (), ()),
+    }
+}

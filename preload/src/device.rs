@@ -1,0 +1,212 @@
+//! Devices: `struct ibv_device`, and the list that contains the devices of this process and those of other libraries.
+
+use std::cell::Cell;
+use std::collections::HashMap;
+use std::ffi::{CStr, c_char, c_int};
+use std::sync::{Mutex, OnceLock, PoisonError};
+use std::{mem, ptr};
+
+use verbs::{DeviceDescription, Mac, PortSpec, describe};
+use verbs_sys::{IBV_NODE_CA, IBV_TRANSPORT_IB, ibv_context, ibv_device};
+
+use crate::boundary::{Errno, explain, object, set_errno};
+use crate::config;
+use crate::context::ContextHandle;
+use crate::next::next;
+
+/// A device of this process. C code has pointers to `c`, the first field.
+#[repr(C)]
+pub(crate) struct DeviceHandle {
+    c: ibv_device,
+    pub(crate) spec: PortSpec,
+    /// Description of the device before the port is opened; `None` if the port's name is refused.
+    pub(crate) description: Option<DeviceDescription>,
+    /// EUI-64, in network byte order.
+    pub(crate) guid: [u8; 8],
+}
+
+// SAFETY: `c` has pointers to functions and no other pointers, and nothing changes a device.
+unsafe impl Send for DeviceHandle {}
+// SAFETY: as above.
+unsafe impl Sync for DeviceHandle {}
+
+/// Function in `_ops` of each device of this process, by which the devices are recognised. Nothing calls the function.
+/// Other libraries look at `_ops` of each device, to recognise their own by its functions.
+unsafe extern "C" fn alloc_context(_: *mut ibv_device, _: c_int) -> *mut ibv_context {
+    ptr::null_mut()
+}
+
+thread_local! {
+    /// Whether the thread is opening a port: DPDK's driver of mlx5 NICs then asks for the devices of libibverbs, and must
+    /// not find the device that is being opened.
+    static OPENS: Cell<bool> = const { Cell::new(false) };
+}
+
+/// Runs `open`, during which the calling thread sees only the devices of other libraries.
+pub(crate) fn while_opening<T>(open: impl FnOnce() -> T) -> T {
+    OPENS.set(true);
+    let opened = open();
+    OPENS.set(false);
+    opened
+}
+
+fn put_str(field: &mut [c_char], text: &str) {
+    let bytes = text.bytes().take(field.len() - 1);
+    field.iter_mut().zip(bytes).for_each(|(to, byte)| *to = byte.cast_signed());
+}
+
+/// Returns the EUI-64 of `mac` (RFC 4291 appendix A).
+fn eui64([a, b, c, d, e, f]: [u8; 6]) -> [u8; 8] {
+    [a ^ 2, b, c, 0xff, 0xfe, d, e, f]
+}
+
+/// Returns a locally administered address from the port's name, for a port whose MAC is random.
+fn name_mac(name: &str) -> Mac {
+    // FNV-1a.
+    let hash = name
+        .bytes()
+        .fold(0xcbf2_9ce4_8422_2325_u64, |hash, byte| (hash ^ u64::from(byte)).wrapping_mul(0x100_0000_01b3));
+    let [_, _, b, c, d, e, f, g] = hash.to_be_bytes();
+    Mac([b & 0xfc | 2, c, d, e, f, g])
+}
+
+impl DeviceHandle {
+    fn new(number: usize, spec: PortSpec) -> Self {
+        let description = describe(&spec).map_err(|error| explain("ROCE_PORT", error)).ok();
+        let mac = description.as_ref().and_then(|description| description.mac);
+        let mac = mac.unwrap_or_else(|| name_mac(&spec.to_string()));
+        // SAFETY: zeros are a value of each field: null pointers, numbers and empty texts.
+        let mut c: ibv_device = unsafe { mem::zeroed() };
+        c._ops._dummy1 = Some(alloc_context);
+        c.node_type = IBV_NODE_CA;
+        c.transport_type = IBV_TRANSPORT_IB;
+        put_str(&mut c.name, &format!("roce{number}"));
+        put_str(&mut c.dev_name, &format!("uverbs_roce{number}"));
+        put_str(&mut c.dev_path, &format!("/sys/class/infiniband_verbs/uverbs_roce{number}"));
+        put_str(&mut c.ibdev_path, &format!("/sys/class/infiniband/roce{number}"));
+        DeviceHandle { c, spec, description, guid: eui64(mac.0) }
+    }
+
+    pub(crate) fn as_ptr(&'static self) -> *mut ibv_device {
+        ptr::from_ref(&self.c).cast_mut()
+    }
+
+    pub(crate) fn name(&self) -> &str {
+        // SAFETY: `put_str` keeps the last byte 0.
+        unsafe { CStr::from_ptr(self.c.name.as_ptr()) }.to_str().unwrap_or_default()
+    }
+}
+
+fn devices() -> &'static [DeviceHandle] {
+    static DEVICES: OnceLock<Vec<DeviceHandle>> = OnceLock::new();
+    let make = || (0..).zip(config::ports()).map(|(number, spec)| DeviceHandle::new(number, spec)).collect();
+    DEVICES.get_or_init(make)
+}
+
+/// Returns the device of this process at `device`; `None` for a device of another library.
+///
+/// # Safety
+/// `device` is null or points to a device of any library.
+pub(crate) unsafe fn ours(device: *mut ibv_device) -> Option<&'static DeviceHandle> {
+    // SAFETY: the caller passes a device or null.
+    let marker = unsafe { device.as_ref() }?._ops._dummy1?;
+    let is_ours = ptr::fn_addr_eq(marker, alloc_context as unsafe extern "C" fn(_, _) -> _);
+    // SAFETY: only devices of this library have the marker, and all of them are first fields of handles.
+    is_ours.then(|| unsafe { &*device.cast::<DeviceHandle>() })
+}
+
+/// Lists returned to the program and not yet freed, with the list of the next library that each contains.
+static LISTS: Mutex<Option<HashMap<usize, usize>>> = Mutex::new(None);
+
+/// Makes a list of `others`, a list of the next library or null, and the devices of this process. The list is one block
+/// of malloc, because some programs free it themselves.
+fn list(others: *mut *mut ibv_device, count: usize) -> Result<(*mut *mut ibv_device, usize), Errno> {
+    let own = devices();
+    let total = count + own.len();
+    // SAFETY: the block has room for all devices and the null pointer at the end; `others` has `count` devices.
+    let list = unsafe {
+        let list = libc::calloc(total + 1, size_of::<*mut ibv_device>()).cast::<*mut ibv_device>();
+        if list.is_null() {
+            return Err(Errno(libc::ENOMEM));
+        }
+        if count > 0 {
+            ptr::copy_nonoverlapping(others, list, count);
+        }
+        for (place, device) in (count..).zip(own) {
+            list.add(place).write(device.as_ptr());
+        }
+        list
+    };
+    let mut lists = LISTS.lock().unwrap_or_else(PoisonError::into_inner);
+    lists.get_or_insert_default().insert(list.addr(), others.expose_provenance());
+    Ok((list, total))
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn ibv_get_device_list(num_devices: *mut c_int) -> *mut *mut ibv_device {
+    let mut count: c_int = 0;
+    let out = &raw mut count;
+    let others = next!(ibv_get_device_list(out: *mut c_int) -> *mut *mut ibv_device, ptr::null_mut());
+    let (list, total) = if OPENS.get() || devices().is_empty() {
+        (others, count)
+    } else {
+        let mut total = 0;
+        let list = object(|| {
+            let (list, len) = list(others, usize::try_from(count).unwrap_or(0))?;
+            total = len;
+            // Without RDMA devices of the kernel the next library has failed.
+            set_errno(Errno(0));
+            Ok(list)
+        });
+        (list, c_int::try_from(total).unwrap_or(0))
+    };
+    // SAFETY: the program passes null or an int.
+    if let Some(num_devices) = unsafe { num_devices.as_mut() } {
+        *num_devices = total;
+    }
+    list
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn ibv_free_device_list(list: *mut *mut ibv_device) {
+    let merged = {
+        let mut lists = LISTS.lock().unwrap_or_else(PoisonError::into_inner);
+        lists.as_mut().and_then(|lists| lists.remove(&list.addr()))
+    };
+    let others = merged.map_or(list, ptr::with_exposed_provenance_mut);
+    if !others.is_null() {
+        next!(ibv_free_device_list(others: *mut *mut ibv_device) -> (), ());
+    }
+    if merged.is_some() {
+        // SAFETY: the list is a block of calloc, which the program frees only here.
+        unsafe { libc::free(list.cast()) };
+    }
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn ibv_get_device_guid(device: *mut ibv_device) -> u64 {
+    // SAFETY: the program passes a device.
+    match unsafe { ours(device) } {
+        Some(device) => u64::from_ne_bytes(device.guid),
+        None => next!(ibv_get_device_guid(device: *mut ibv_device) -> u64, 0),
+    }
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn ibv_get_device_index(device: *mut ibv_device) -> c_int {
+    // SAFETY: the program passes a device.
+    match unsafe { ours(device) } {
+        // The kernel has no such device.
+        Some(_) => -1,
+        None => next!(ibv_get_device_index(device: *mut ibv_device) -> c_int, -1),
+    }
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn ibv_open_device(device: *mut ibv_device) -> *mut ibv_context {
+    // SAFETY: the program passes a device.
+    match unsafe { ours(device) } {
+        Some(device) => object(|| ContextHandle::open(device)),
+        None => next!(ibv_open_device(device: *mut ibv_device) -> *mut ibv_context, ptr::null_mut()),
+    }
+}

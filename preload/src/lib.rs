@@ -1,0 +1,36 @@
+//! The C interface of libibverbs, over the devices of [`verbs`]. `roce run` loads this library into an RDMA program with
+//! LD_PRELOAD, so that the program's calls of libibverbs reach this library first.
+//!
+//! ```text
+//!   program --ibv_open_device, ibv_reg_mr ..--> this library --object of a device of ours--> verbs
+//!      |                                             '--------object of another device-----> next libibverbs
+//!      '----ibv_post_send, ibv_poll_cq: ibv_context::ops of the object's own library
+//! ```
+//!
+//! A function that creates or uses an object is defined here (`objects.rs`, `queries.rs`) and passes objects of other
+//! devices on to the next library (`next.rs`). Functions without an object, such as `ibv_wc_status_str`, are left to the
+//! next library. This library contains no part of the transport: only layouts of C structures, file descriptors and
+//! values of errno.
+//!
+//! The symbols have no versions. The dynamic linker accepts a symbol without a version for each version that a program
+//! asks for, therefore also for the private versions of libibverbs, whose names change from release to release.
+#![allow(unsafe_code)]
+
+mod async_event;
+mod boundary;
+mod channel;
+mod config;
+mod context;
+mod cq;
+mod cq_ex;
+mod device;
+mod events;
+mod mr;
+mod next;
+mod post;
+mod qp;
+mod qp_attr;
+mod query;
+mod srq;
+mod unsupported;
+mod wr;
