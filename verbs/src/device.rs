@@ -399,8 +399,9 @@ impl Shared {
 
     #[inline]
     fn poll_once(&self, mut driven: DriveGuard<'_, DeviceCore>) -> Result<(), Error> {
-        self.activity.count_poll();
-        driven.poll(self.now());
+        let now = self.now();
+        self.activity.count_poll_at(now);
+        driven.poll(now);
         if !self.sleep.is_watching() {
             self.take_over(&mut driven);
         }

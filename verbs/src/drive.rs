@@ -21,6 +21,7 @@ use std::ops::{Deref, DerefMut};
 use std::thread;
 
 use roce::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use roce::time::Instant;
 
 use crate::lock::{Lock, LockGuard};
 
@@ -153,17 +154,36 @@ impl<T: Drive> DerefMut for DriveGuard<'_, T> {
     }
 }
 
-/// Polls by application threads without a request of a notification, after which they take over the port. More than an
-/// application makes between two notifications, and fewer than fit into the wake-up of a thread.
+/// Bounds of the number of polls by application threads without a request of a notification, after which they take over
+/// the port. The lower bound is more than an application makes between two notifications, and fewer than fit into the
+/// wake-up of a thread. The number doubles each time the application stopped polling soon after it took over the port: a
+/// program that polls a completion queue for a while and then waits for a WRITE of the peer to change its memory depends
+/// on the background thread.
 pub(crate) const POLLS_MIN: u64 = 64;
+const POLLS_MAX: u64 = 1 << 20;
 
 /// What application threads and the background thread know of each other's polls.
-#[derive(Default)]
 pub(crate) struct Activity {
     polls: AtomicU64,
+    /// Time of the last poll, in nanoseconds of the engine's clock.
+    last_nanos: AtomicU64,
     /// Value of `polls` at the last [`Activity::await_polls`].
     polls_awaited: AtomicU64,
+    /// Number of polls for [`Activity::is_polled`].
+    polls_min: AtomicU64,
     background_drives: AtomicBool,
+}
+
+impl Default for Activity {
+    fn default() -> Self {
+        Activity {
+            polls: AtomicU64::new(0),
+            last_nanos: AtomicU64::new(0),
+            polls_awaited: AtomicU64::new(0),
+            polls_min: AtomicU64::new(POLLS_MIN),
+            background_drives: AtomicBool::new(false),
+        }
+    }
 }
 
 impl Activity {
@@ -171,6 +191,13 @@ impl Activity {
     #[inline]
     pub(crate) fn polls(&self) -> u64 {
         self.polls.load(Ordering::Relaxed)
+    }
+
+    /// Counts a poll at time `now`. Only the holder of the [`DriveLock`] calls this function.
+    #[inline]
+    pub(crate) fn count_poll_at(&self, now: Instant) {
+        self.last_nanos.store(now.as_nanos(), Ordering::Relaxed);
+        self.count_poll();
     }
 
     /// Counts a poll or push. A load and a store suffice, because only the holder of the [`DriveLock`] calls this
@@ -189,7 +216,22 @@ impl Activity {
     /// Returns whether application threads have polled so often since the last [`Activity::await_polls`] that they
     /// need no other thread.
     pub(crate) fn is_polled(&self) -> bool {
-        self.polls().wrapping_sub(self.polls_awaited.load(Ordering::Relaxed)) >= POLLS_MIN
+        let polls = self.polls().wrapping_sub(self.polls_awaited.load(Ordering::Relaxed));
+        polls >= self.polls_min.load(Ordering::Relaxed)
+    }
+
+    /// Returns the time in nanoseconds from the last poll by an application thread to `now`.
+    pub(crate) fn idle_nanos(&self, now: Instant) -> u64 {
+        now.as_nanos().saturating_sub(self.last_nanos.load(Ordering::Relaxed))
+    }
+
+    /// Begins to count the polls for [`Activity::is_polled`], after application threads have taken over the port and
+    /// stopped polling; `polled_long`: they did not stop soon.
+    pub(crate) fn end_polls(&self, polled_long: bool) {
+        let polls = self.polls_min.load(Ordering::Relaxed);
+        let polls = if polled_long { POLLS_MIN } else { (polls * 2).min(POLLS_MAX) };
+        self.polls_min.store(polls, Ordering::Relaxed);
+        self.await_polls();
     }
 
     /// Marks, until the returned guard is dropped, that the background thread drives the engine or is about to lock it.

@@ -9,7 +9,7 @@
 //!        |    v
 //!      WATCHING: naps
 //!        |    ^
-//!        '----' the application polled too seldom during a nap, or requests a notification
+//!        '----' the application does not poll at the end of a nap, or requests a notification
 //! ```
 //!
 //! While a thread in `CompChannel::wait` is the server of the port (`sleep.rs`), the background thread sleeps, and is
@@ -40,6 +40,11 @@ use crate::watch;
 pub(crate) const NAP_MIN: Duration = Duration::from_micros(50);
 /// Length of the longest nap.
 pub(crate) const NAP_MAX: Duration = Duration::from_millis(1);
+/// Largest time in nanoseconds since its last poll for an application that polls: longer than a poll of a full burst, and
+/// than the wake-up of a thread that displaces the application from its processor.
+const POLLED_NANOS: u64 = 20_000;
+/// Time for which an application must have polled so that it may take over the port again as soon as before.
+const POLLED_LONG: Duration = Duration::from_millis(10);
 /// Length of the longest nap while frames wait for room in the transmit ring, of a peer that has stopped receiving.
 const NAP_STALLED_MAX: Duration = Duration::from_millis(200);
 /// Wake-ups in succession without a frame after which the background thread takes a nap, because the wake source may be
@@ -149,15 +154,14 @@ impl<'a> BackgroundThread<'a> {
         }
     }
 
-    /// Polls the engine until no poll found work for the time of `linger`, another thread drives the engine, the
-    /// application has an event to process, or the device is being closed.
+    /// Polls the engine until no poll found work for the time of `linger`, another thread drives the engine or took over
+    /// the port, the application has an event to process, or the device is being closed.
     fn drive(&mut self) {
         let shared = self.shared;
         if std::mem::take(&mut self.yields) || shared.sleep.is_led() {
             return;
         }
         let _driving = shared.activity.drive_in_background();
-        let polls = shared.activity.polls();
         loop {
             let Some(mut driven) = shared.try_lock() else { return };
             let events = driven.events();
@@ -165,7 +169,7 @@ impl<'a> BackgroundThread<'a> {
             let has_event = driven.events() != events;
             drop(driven);
             let lingers = self.linger.goes_on(!idle);
-            let taken_over = shared.activity.polls() != polls || shared.sleep.is_led();
+            let taken_over = shared.sleep.is_watching() || shared.sleep.is_led();
             if !lingers || has_event || taken_over || shared.stopping.load(Ordering::Relaxed) {
                 return;
             }
@@ -263,19 +267,19 @@ impl<'a> BackgroundThread<'a> {
         }
     }
 
-    /// Leaves the port to application threads until they poll less than once in [`NAP_MIN`] on average, request a
-    /// notification, or wait in `CompChannel::wait`.
+    /// Leaves the port to application threads until they do not poll, request a notification, or wait in
+    /// `CompChannel::wait`.
     fn watch(&mut self) {
         let shared = self.shared;
-        let mut nap = NAP_MIN;
-        loop {
-            let (now, polls) = (Instant::now(), shared.activity.polls());
-            let woken = self.rest(now + nap, false);
+        let (mut nap, begin) = (NAP_MIN, Instant::now());
+        // The ring with which the application took over, if it did not end a sleep.
+        shared.sleep.clear_background_bell();
+        while shared.sleep.is_watching() && !shared.sleep.is_led() && !shared.stopping.load(Ordering::Relaxed)
+        {
+            let woken = self.rest(Instant::now() + nap, false);
+            let is_polled = shared.activity.idle_nanos(shared.now()) <= POLLED_NANOS;
             self.serve(woken);
-            let polls = shared.activity.polls().wrapping_sub(polls);
-            let is_polled = u128::from(polls) > now.elapsed().as_nanos() / NAP_MIN.as_nanos();
-            let is_over = !shared.sleep.is_watching() || shared.stopping.load(Ordering::Relaxed);
-            if !is_polled || is_over || shared.sleep.is_led() {
+            if !is_polled {
                 break;
             }
             if Instant::now() >= self.maintain_at {
@@ -283,7 +287,7 @@ impl<'a> BackgroundThread<'a> {
             }
             nap = (nap * 2).min(NAP_MAX);
         }
-        shared.activity.await_polls();
+        shared.activity.end_polls(begin.elapsed() >= POLLED_LONG);
         shared.sleep.set_watching(false);
     }
 

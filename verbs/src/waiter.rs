@@ -52,7 +52,7 @@ impl<'a> Waiter<'a> {
         shared.wakes.iter().for_each(|wakes| wakes.switch(false));
         let is_armed = driven.arm() && shared.sleep.has_barriers() && shared.wakes.is_some();
         shared.sleep.announce();
-        shared.activity.count_poll();
+        shared.activity.count_poll_at(shared.now());
         if !driven.poll(shared.now()).is_idle() {
             shared.sleep.wake_up();
             self.linger.goes_on(true);
@@ -73,7 +73,7 @@ impl<'a> Waiter<'a> {
         shared.sleep.clear_leader_bell();
         let mut driven = shared.lock()?;
         shared.sleep.wake_up();
-        shared.activity.count_poll();
+        shared.activity.count_poll_at(shared.now());
         if !driven.poll(shared.now()).is_idle() {
             self.linger.goes_on(true);
         }
