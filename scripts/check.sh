@@ -43,6 +43,7 @@ step() { printf '\n== %s (%s s so far)\n' "$1" "$SECONDS"; }
 packages() {
     step "packages"
     need_packages "to build against DPDK" build-essential pkg-config libdpdk-dev dpdk libclang-dev
+    need_packages "to build the C interface of libibverbs" libibverbs-dev
     need_packages "to make network namespaces in tests" iproute2 util-linux procps python3
     need_packages "to dissect captures in tests" tshark
     need_packages "to count instructions" valgrind
@@ -131,10 +132,10 @@ msrv() {
     cargo "+$version" check --workspace --locked --target-dir target/msrv
 }
 
-# The tests of live ports run the programs.
+# Tests run the programs, and load the library of the C interface into others.
 build() {
     step "build"
-    cargo build --workspace --bins --locked
+    cargo build --workspace --bins --lib --locked
 }
 
 tests() {
@@ -160,7 +161,7 @@ guest() {
     step "tests against the guest"
     # The tests run the command `roce`, which `--test main` does not build. The same selection of packages as above, or
     # cargo would build all of them anew.
-    cargo build --workspace --locked --bins
+    cargo build --workspace --locked --bins --lib
     ROCE_NO_INSTALL=1 cargo test --workspace --locked --test main -- guest::
 }
 

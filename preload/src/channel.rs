@@ -3,21 +3,15 @@
 use std::os::fd::{AsFd as _, AsRawFd as _, OwnedFd};
 use std::ptr;
 use std::sync::atomic::{AtomicU32, Ordering};
-use std::time::Duration;
 
-use libc::{c_int, c_void};
+use libc::c_int;
 use rustix::event::epoll::{self, CreateFlags, EventData, EventFlags};
-use rustix::fs::{OFlags, fcntl_getfl};
-use verbs::{CompChannel, CompletionEvent};
-use verbs_sys::{ibv_comp_channel, ibv_context, ibv_cq};
+use verbs::CompChannel;
+use verbs_sys::{ibv_comp_channel, ibv_context};
 
-use crate::boundary::{Errno, number, object, status};
+use crate::boundary::{Errno, object, status};
 use crate::context::{ContextHandle, ours};
-use crate::cq::CqHandle;
 use crate::next::next;
-
-/// Longest wait of one call of `CompChannel::wait`, after which the call is repeated.
-const WAIT: Duration = Duration::from_secs(3600);
 
 /// A completion channel. C code has pointers to `c`, the first field.
 #[repr(C)]
@@ -26,7 +20,7 @@ pub(crate) struct ChannelHandle {
     pub(crate) channel: CompChannel,
     /// Descriptor of the program: an epoll on the channel's own descriptor, whose flag O_NONBLOCK is always set. The flag
     /// of this descriptor is the program's.
-    fd: OwnedFd,
+    pub(crate) fd: OwnedFd,
     /// Completion queues that use the channel.
     pub(crate) cqs: AtomicU32,
 }
@@ -76,48 +70,5 @@ unsafe extern "C" fn ibv_destroy_comp_channel(channel: *mut ibv_comp_channel) ->
             Ok(())
         }),
         None => next!(ibv_destroy_comp_channel(channel: *mut ibv_comp_channel) -> c_int, libc::ENOSYS),
-    }
-}
-
-impl ChannelHandle {
-    /// Takes an event; waits for one unless the program's descriptor has O_NONBLOCK.
-    fn take(&self) -> Result<CompletionEvent, Errno> {
-        // SAFETY: the cookie is the address of the completion queue, whose destruction waits for this call.
-        let count = |event: &CompletionEvent| unsafe { CqHandle::of_cookie(event.cookie) }.comp_events.take();
-        if fcntl_getfl(&self.fd)?.contains(OFlags::NONBLOCK) {
-            return self.channel.try_wait_with(count)?.ok_or(Errno(libc::EAGAIN));
-        }
-        loop {
-            if let Some(event) = self.channel.wait_with(WAIT, count)? {
-                return Ok(event);
-            }
-        }
-    }
-}
-
-#[unsafe(no_mangle)]
-unsafe extern "C" fn ibv_get_cq_event(
-    channel: *mut ibv_comp_channel,
-    cq: *mut *mut ibv_cq,
-    cq_context: *mut *mut c_void,
-) -> c_int {
-    // SAFETY: the program passes a channel.
-    match unsafe { channel_of(channel) } {
-        Some(handle) => number(|| {
-            let event = handle.take()?;
-            // SAFETY: the completion queue is not destroyed before the program acknowledges the event; the program
-            // passes room for the two pointers.
-            unsafe {
-                let (own, context) = CqHandle::of_cookie(event.cookie).for_event();
-                cq.write(own);
-                cq_context.write(context);
-            }
-            Ok(0)
-        }),
-        None => next!(
-            ibv_get_cq_event(channel: *mut ibv_comp_channel, cq: *mut *mut ibv_cq, cq_context: *mut *mut c_void)
-                -> c_int,
-            -1
-        ),
     }
 }

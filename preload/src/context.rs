@@ -14,7 +14,6 @@ use verbs_sys::{ibv_context, verbs_context};
 use crate::boundary::{Errno, explain, status};
 use crate::device::{self, DeviceHandle, while_opening};
 use crate::next::next;
-use crate::{cq, cq_ex, post, qp, query, srq, unsupported};
 
 /// Value of `abi_compat` by which a program recognises a `verbs_context` (`__VERBS_ABI_IS_EXTENDED`).
 const ABI_IS_EXTENDED: usize = usize::MAX;
@@ -33,7 +32,11 @@ pub(crate) struct ContextHandle {
 }
 
 impl ContextHandle {
-    pub(crate) fn open(device: &'static DeviceHandle) -> Result<*mut ibv_context, Errno> {
+    /// Opens a context; `fill` sets the functions of its table.
+    pub(crate) fn open(
+        device: &'static DeviceHandle,
+        fill: fn(&mut verbs_context),
+    ) -> Result<*mut ibv_context, Errno> {
         let async_fd = epoll::create(CreateFlags::CLOEXEC)?;
         // SAFETY: zeros are a value of each field: null pointers, no functions, an unlocked mutex.
         let mut verbs: verbs_context = unsafe { zeroed() };
@@ -43,22 +46,7 @@ impl ContextHandle {
         verbs.context.async_fd = async_fd.as_raw_fd();
         verbs.context.cmd_fd = -1;
         verbs.context.num_comp_vectors = 1;
-        let ops = &mut verbs.context.ops;
-        ops._compat_query_device = Some(query::compat_query_device);
-        ops._compat_query_port = Some(query::compat_query_port);
-        ops.poll_cq = Some(cq::poll_cq);
-        ops.req_notify_cq = Some(cq::req_notify_cq);
-        ops.post_send = Some(post::post_send);
-        ops.post_recv = Some(post::post_recv);
-        ops.post_srq_recv = Some(srq::post_srq_recv);
-        ops.alloc_mw = Some(unsupported::alloc_mw);
-        ops.bind_mw = Some(unsupported::bind_mw);
-        ops.dealloc_mw = Some(unsupported::dealloc_mw);
-        verbs.query_port = Some(query::query_port);
-        verbs.query_device_ex = Some(query::query_device_ex);
-        verbs.create_cq_ex = Some(cq_ex::create_cq_ex);
-        verbs.create_qp_ex = Some(qp::create_qp_ex);
-        verbs.create_srq_ex = Some(srq::create_srq_ex);
+        fill(&mut verbs);
         let (opened, opens) = (OnceLock::new(), Mutex::new(()));
         let handle = Box::into_raw(Box::new(ContextHandle { verbs, device, opened, opens, async_fd }));
         // SAFETY: the handle was just made.

@@ -163,15 +163,6 @@ unsafe extern "C" fn ibv_resize_cq(cq: *mut ibv_cq, cqe: c_int) -> c_int {
     }
 }
 
-#[unsafe(no_mangle)]
-unsafe extern "C" fn ibv_ack_cq_events(cq: *mut ibv_cq, nevents: c_uint) {
-    // SAFETY: the program passes a completion queue.
-    match unsafe { cq_of(cq) } {
-        Some((handle, _)) => handle.comp_events.acknowledge(nevents),
-        None => next!(ibv_ack_cq_events(cq: *mut ibv_cq, nevents: c_uint) -> (), ()),
-    }
-}
-
 /// Returns `enum ibv_wc_opcode`.
 pub(crate) fn wc_opcode(opcode: WcOpcode) -> c_uint {
     match opcode {

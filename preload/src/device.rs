@@ -11,7 +11,6 @@ use verbs_sys::{IBV_NODE_CA, IBV_TRANSPORT_IB, ibv_context, ibv_device};
 
 use crate::boundary::{Errno, explain, object, set_errno};
 use crate::config;
-use crate::context::ContextHandle;
 use crate::next::next;
 
 /// A device of this process. C code has pointers to `c`, the first field.
@@ -199,14 +198,5 @@ unsafe extern "C" fn ibv_get_device_index(device: *mut ibv_device) -> c_int {
         // The kernel has no such device.
         Some(_) => -1,
         None => next!(ibv_get_device_index(device: *mut ibv_device) -> c_int, -1),
-    }
-}
-
-#[unsafe(no_mangle)]
-unsafe extern "C" fn ibv_open_device(device: *mut ibv_device) -> *mut ibv_context {
-    // SAFETY: the program passes a device.
-    match unsafe { ours(device) } {
-        Some(device) => object(|| ContextHandle::open(device)),
-        None => next!(ibv_open_device(device: *mut ibv_device) -> *mut ibv_context, ptr::null_mut()),
     }
 }

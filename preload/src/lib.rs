@@ -7,7 +7,7 @@
 //!      '----ibv_post_send, ibv_poll_cq: ibv_context::ops of the object's own library
 //! ```
 //!
-//! A function that creates or uses an object is defined here (`objects.rs`, `queries.rs`) and passes objects of other
+//! A function that creates or uses an object is defined here (`mr.rs`, `cq.rs`, `qp.rs`, `query.rs` and so on) and passes objects of other
 //! devices on to the next library (`next.rs`). Functions without an object, such as `ibv_wc_status_str`, are left to the
 //! next library. This library contains no part of the transport: only layouts of C structures, file descriptors and
 //! values of errno.
@@ -18,18 +18,22 @@
 
 mod async_event;
 mod boundary;
+mod builder;
 mod channel;
 mod config;
 mod context;
 mod cq;
+mod cq_event;
 mod cq_ex;
 mod device;
 mod events;
 mod mr;
 mod next;
+mod open;
 mod post;
 mod qp;
 mod qp_attr;
+mod qp_create;
 mod query;
 mod srq;
 mod unsupported;

@@ -2,16 +2,17 @@
 
 use std::{ptr, slice};
 
-use libc::{c_int, c_uint};
-use verbs::{Error, LKey, RKey, RecvRequest, SendData, SendFlags, SendOp, SendRequest, Sge};
+use libc::c_int;
+use verbs::{Error, LKey, RKey, RecvRequest, SendData, SendOp, SendRequest, Sge};
 use verbs_sys::{
-    IBV_SEND_FENCE, IBV_SEND_INLINE, IBV_SEND_SIGNALED, IBV_SEND_SOLICITED, IBV_WR_LOCAL_INV,
-    IBV_WR_RDMA_READ, IBV_WR_RDMA_WRITE, IBV_WR_RDMA_WRITE_WITH_IMM, IBV_WR_SEND, IBV_WR_SEND_WITH_IMM,
-    ibv_qp, ibv_recv_wr, ibv_send_wr, ibv_sge,
+    IBV_SEND_INLINE, IBV_WR_LOCAL_INV, IBV_WR_RDMA_READ, IBV_WR_RDMA_WRITE, IBV_WR_RDMA_WRITE_WITH_IMM,
+    IBV_WR_SEND, IBV_WR_SEND_WITH_IMM, ibv_qp, ibv_recv_wr, ibv_send_wr, ibv_sge, ibv_srq,
 };
 
 use crate::boundary::{Errno, INVALID, UNSUPPORTED, status};
+use crate::builder::flags_of;
 use crate::qp::QpHandle;
+use crate::srq::SrqHandle;
 
 /// Largest inline payload of a device, in bytes.
 const MAX_INLINE_BYTES: usize = 1024;
@@ -59,14 +60,6 @@ impl Gathered {
             len = end;
         }
         Ok(&self.0[..len])
-    }
-}
-
-pub(crate) fn flags_of(flags: c_uint) -> SendFlags {
-    SendFlags {
-        signaled: flags & IBV_SEND_SIGNALED != 0,
-        solicited: flags & IBV_SEND_SOLICITED != 0,
-        fence: flags & IBV_SEND_FENCE != 0,
     }
 }
 
@@ -145,7 +138,7 @@ pub(crate) unsafe extern "C" fn post_send(
 ///
 /// # Safety
 /// `wr` is a list of receives that ends with null, and `bad_wr` has room for a pointer.
-pub(crate) unsafe fn post_receives(
+unsafe fn post_receives(
     wr: *mut ibv_recv_wr,
     bad_wr: *mut *mut ibv_recv_wr,
     post: impl Fn(&RecvRequest<'_>) -> Result<(), Error>,
@@ -177,5 +170,17 @@ pub(crate) unsafe extern "C" fn post_recv(
     unsafe {
         let queues = &(*qp.cast::<QpHandle>()).queues;
         post_receives(wr, bad_wr, |receive| queues.post_recv(receive))
+    }
+}
+
+pub(crate) unsafe extern "C" fn post_srq_recv(
+    srq: *mut ibv_srq,
+    wr: *mut ibv_recv_wr,
+    bad_wr: *mut *mut ibv_recv_wr,
+) -> c_int {
+    // SAFETY: the function is in the tables of our contexts only, so the queue is ours; the program passes a list.
+    unsafe {
+        let queue = &(*srq.cast::<SrqHandle>()).queue;
+        post_receives(wr, bad_wr, |receive| queue.post_recv(receive))
     }
 }

@@ -7,7 +7,7 @@ use libc::c_int;
 use verbs::{SrqAttr, SrqId, SrqQueue};
 use verbs_sys::{
     IBV_SRQ_INIT_ATTR_PD, IBV_SRQ_INIT_ATTR_TYPE, IBV_SRQ_LIMIT, IBV_SRQT_BASIC, ibv_context, ibv_pd,
-    ibv_recv_wr, ibv_srq, ibv_srq_attr, ibv_srq_init_attr, ibv_srq_init_attr_ex,
+    ibv_srq, ibv_srq_attr, ibv_srq_init_attr, ibv_srq_init_attr_ex,
 };
 
 use crate::boundary::{Errno, INVALID, UNSUPPORTED, object, status};
@@ -15,13 +15,12 @@ use crate::context::{ContextHandle, ours, own};
 use crate::events::Unacknowledged;
 use crate::mr::pd_of;
 use crate::next::next;
-use crate::post::post_receives;
 
 /// A shared receive queue. C code has pointers to `c`, the first field.
 #[repr(C)]
 pub(crate) struct SrqHandle {
     c: ibv_srq,
-    queue: SrqQueue,
+    pub(crate) queue: SrqQueue,
     pub(crate) id: SrqId,
     pub(crate) async_events: Unacknowledged,
 }
@@ -163,17 +162,5 @@ unsafe extern "C" fn ibv_destroy_srq(srq: *mut ibv_srq) -> c_int {
             Ok(())
         }),
         None => next!(ibv_destroy_srq(srq: *mut ibv_srq) -> c_int, libc::ENOSYS),
-    }
-}
-
-pub(crate) unsafe extern "C" fn post_srq_recv(
-    srq: *mut ibv_srq,
-    wr: *mut ibv_recv_wr,
-    bad_wr: *mut *mut ibv_recv_wr,
-) -> c_int {
-    // SAFETY: the function is in the tables of our contexts only, so the queue is ours; the program passes a list.
-    unsafe {
-        let queue = &(*srq.cast::<SrqHandle>()).queue;
-        post_receives(wr, bad_wr, |receive| queue.post_recv(receive))
     }
 }

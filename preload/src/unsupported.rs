@@ -67,13 +67,21 @@ unsupported! {
     ibv_resolve_eth_l2_from_gid(context: *mut ibv_context, attr: *mut ibv_ah_attr, mac: *mut u8, vid: *mut u16)
         -> c_int,
         ours(context).is_some(), status(|| Err(UNSUPPORTED)), libc::ENOSYS;
-    // rdma-core 54 to 65.
+    // Later than rdma-core 44, whose headers do not have their types: versions 1.15 to 1.18 of the interface.
     ibv_alloc_dmah(context: *mut ibv_context, attr: *mut c_void) -> *mut c_void,
         ours(context).is_some(), object(|| Err(UNSUPPORTED)), ptr::null_mut();
     ibv_reg_mr_ex(pd: *mut ibv_pd, attr: *mut c_void) -> *mut ibv_mr,
         pd_of(pd).is_some(), object(|| Err(UNSUPPORTED)), ptr::null_mut();
     ibv_query_port_speed(context: *mut ibv_context, port_num: u32, speed: *mut u64) -> c_int,
         ours(context).is_some(), status(|| Err(UNSUPPORTED)), libc::ENOSYS;
+    ibv_alloc_buf(pd: *mut ibv_pd, size: usize, buf: *mut *mut c_void) -> *mut c_void,
+        pd_of(pd).is_some(), object(|| Err(UNSUPPORTED)), ptr::null_mut();
+    ibv_reg_buf_mr(pd: *mut ibv_pd, buf: *mut c_void, addr: *mut c_void, length: usize, access: c_int) -> *mut ibv_mr,
+        pd_of(pd).is_some(), object(|| Err(UNSUPPORTED)), ptr::null_mut();
+    _ibv_query_comp_cntr_caps(context: *mut ibv_context, caps: *mut c_void, caps_size: usize) -> c_int,
+        ours(context).is_some(), status(|| Err(UNSUPPORTED)), libc::ENOSYS;
+    ibv_qp_attach_comp_cntr(qp: *mut ibv_qp, counter: *mut c_void, attr: *mut c_void) -> c_int,
+        qp_of(qp).is_some(), status(|| Err(UNSUPPORTED)), libc::ENOSYS;
     ibv_create_comp_cntr(context: *mut ibv_context, attr: *mut c_void) -> *mut c_void,
         ours(context).is_some(), object(|| Err(UNSUPPORTED)), ptr::null_mut();
 }

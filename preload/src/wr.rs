@@ -6,89 +6,16 @@
 //!
 //! The work requests are collected, and posted by `wr_complete`. Other threads wait in `wr_start` meanwhile.
 
-use std::cell::UnsafeCell;
-use std::ops::Range;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::Ordering;
 use std::{slice, thread};
 
 use libc::{c_int, c_void};
-use verbs::{LKey, RKey, SendData, SendFlags, SendOp, SendRequest, Sge};
-use verbs_sys::{
-    IBV_QP_EX_WITH_LOCAL_INV, IBV_QP_EX_WITH_RDMA_READ, IBV_QP_EX_WITH_RDMA_WRITE,
-    IBV_QP_EX_WITH_RDMA_WRITE_WITH_IMM, IBV_QP_EX_WITH_SEND, IBV_QP_EX_WITH_SEND_WITH_IMM, ibv_data_buf,
-    ibv_qp_ex, ibv_sge,
-};
+use verbs::{LKey, RKey, SendOp, Sge};
+use verbs_sys::{ibv_data_buf, ibv_qp_ex, ibv_sge};
 
-use crate::boundary::{Errno, UNSUPPORTED, status};
-use crate::post::flags_of;
+use crate::boundary::status;
+use crate::builder::{Builder, Data, Wr, flags_of};
 use crate::qp::QpHandle;
-
-/// Operations that a queue pair of ours has. A program that asks for another one would call a null pointer.
-const SEND_OPS: u32 = IBV_QP_EX_WITH_RDMA_WRITE
-    | IBV_QP_EX_WITH_RDMA_WRITE_WITH_IMM
-    | IBV_QP_EX_WITH_SEND
-    | IBV_QP_EX_WITH_SEND_WITH_IMM
-    | IBV_QP_EX_WITH_RDMA_READ
-    | IBV_QP_EX_WITH_LOCAL_INV;
-
-/// The bytes of a work request: a range of `Builder::sges`, or of `Builder::bytes`.
-enum Data {
-    Sges(Range<usize>),
-    Inline(Range<usize>),
-}
-
-struct Wr {
-    wr_id: u64,
-    flags: SendFlags,
-    op: SendOp,
-    data: Data,
-}
-
-/// The work requests since `wr_start`. The vectors are emptied and used again.
-#[derive(Default)]
-struct Builder {
-    wrs: Vec<Wr>,
-    sges: Vec<Sge>,
-    bytes: Vec<u8>,
-}
-
-impl Builder {
-    fn clear(&mut self) {
-        self.wrs.clear();
-        self.sges.clear();
-        self.bytes.clear();
-    }
-
-    /// Posts the work requests in order, until one is refused.
-    fn post(&self, handle: &QpHandle) -> Result<(), Errno> {
-        let mut batch = handle.queues.send_batch()?;
-        for wr in &self.wrs {
-            let data = match &wr.data {
-                Data::Sges(range) => SendData::Sges(&self.sges[range.clone()]),
-                Data::Inline(range) => SendData::Inline(&self.bytes[range.clone()]),
-            };
-            batch.post(&SendRequest { wr_id: wr.wr_id, op: wr.op, flags: wr.flags, data })?;
-        }
-        Ok(())
-    }
-}
-
-/// The builder of a queue pair, and the lock that a thread has from `wr_start` to `wr_complete` or `wr_abort`.
-#[derive(Default)]
-pub(crate) struct Building {
-    is_locked: AtomicBool,
-    builder: UnsafeCell<Builder>,
-}
-
-// SAFETY: only the thread that has set `is_locked` uses `builder`.
-unsafe impl Sync for Building {}
-
-impl Building {
-    /// Returns the builder of a queue pair with the operations `send_ops`.
-    pub(crate) fn new(send_ops: u64) -> Result<Self, Errno> {
-        if send_ops & !u64::from(SEND_OPS) == 0 { Ok(Building::default()) } else { Err(UNSUPPORTED) }
-    }
-}
 
 /// Sets the functions of a queue pair.
 pub(crate) fn fill(c: &mut ibv_qp_ex) {
@@ -141,7 +68,7 @@ unsafe extern "C" fn wr_complete(qp: *mut ibv_qp_ex) -> c_int {
     // SAFETY: the program has called `wr_start`.
     let posted = unsafe {
         with(qp, |handle, builder| {
-            let posted = status(|| builder.post(handle));
+            let posted = status(|| builder.post(&handle.queues));
             unlock(handle);
             posted
         })

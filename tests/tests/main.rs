@@ -4,6 +4,7 @@ mod attack;
 mod guest;
 mod live;
 mod ports;
+mod preload;
 mod scripts;
 mod sim;
 mod wireshark;

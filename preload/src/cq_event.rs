@@ -1,0 +1,66 @@
+//! Events of completion queues (`ibv_get_cq_event`, `ibv_ack_cq_events`).
+
+use std::time::Duration;
+
+use libc::{c_int, c_uint, c_void};
+use rustix::fs::{OFlags, fcntl_getfl};
+use verbs::CompletionEvent;
+use verbs_sys::{ibv_comp_channel, ibv_cq};
+
+use crate::boundary::{Errno, number};
+use crate::channel::{ChannelHandle, channel_of};
+use crate::cq::{CqHandle, cq_of};
+use crate::next::next;
+
+/// Longest wait of one call of `CompChannel::wait`, after which the call is repeated.
+const WAIT: Duration = Duration::from_secs(3600);
+
+/// Takes an event; waits for one unless the program's descriptor has O_NONBLOCK.
+fn take(channel: &ChannelHandle) -> Result<CompletionEvent, Errno> {
+    // SAFETY: the cookie is the address of the completion queue, whose destruction waits for this call.
+    let count = |event: &CompletionEvent| unsafe { CqHandle::of_cookie(event.cookie) }.comp_events.take();
+    if fcntl_getfl(&channel.fd)?.contains(OFlags::NONBLOCK) {
+        return channel.channel.try_wait_with(count)?.ok_or(Errno(libc::EAGAIN));
+    }
+    loop {
+        if let Some(event) = channel.channel.wait_with(WAIT, count)? {
+            return Ok(event);
+        }
+    }
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn ibv_get_cq_event(
+    channel: *mut ibv_comp_channel,
+    cq: *mut *mut ibv_cq,
+    cq_context: *mut *mut c_void,
+) -> c_int {
+    // SAFETY: the program passes a channel.
+    match unsafe { channel_of(channel) } {
+        Some(handle) => number(|| {
+            let event = take(handle)?;
+            // SAFETY: the completion queue is not destroyed before the program acknowledges the event; the program
+            // passes room for the two pointers.
+            unsafe {
+                let (own, context) = CqHandle::of_cookie(event.cookie).for_event();
+                cq.write(own);
+                cq_context.write(context);
+            }
+            Ok(0)
+        }),
+        None => next!(
+            ibv_get_cq_event(channel: *mut ibv_comp_channel, cq: *mut *mut ibv_cq, cq_context: *mut *mut c_void)
+                -> c_int,
+            -1
+        ),
+    }
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn ibv_ack_cq_events(cq: *mut ibv_cq, nevents: c_uint) {
+    // SAFETY: the program passes a completion queue.
+    match unsafe { cq_of(cq) } {
+        Some((handle, _)) => handle.comp_events.acknowledge(nevents),
+        None => next!(ibv_ack_cq_events(cq: *mut ibv_cq, nevents: c_uint) -> (), ()),
+    }
+}
