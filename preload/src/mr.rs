@@ -33,7 +33,10 @@ struct MrHandle {
 /// `pd` is null or points to a protection domain of any library.
 pub(crate) unsafe fn pd_of<'a>(pd: *mut ibv_pd) -> Option<(&'a PdHandle, &'a ContextHandle)> {
     // SAFETY: as the caller states; all protection domains of a context of ours are first fields of handles.
-    unsafe { Some((&*pd.cast::<PdHandle>(), ours(pd.as_ref()?.context)?)) }
+    unsafe {
+        let context = ours(pd.as_ref()?.context)?;
+        Some((&*pd.cast::<PdHandle>(), context))
+    }
 }
 
 #[unsafe(no_mangle)]
