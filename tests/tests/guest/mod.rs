@@ -6,4 +6,5 @@ mod machine;
 mod ops;
 mod perftest;
 mod pingpong;
+mod preload;
 mod vfio;

@@ -194,6 +194,13 @@ pub(crate) fn roce() -> PathBuf {
     path
 }
 
+/// The library that `roce run` loads into RDMA programs, built from this workspace.
+pub(crate) fn library() -> PathBuf {
+    let path = programs().join("libroce_verbs.so");
+    assert!(path.exists(), "{} is not there: run `cargo build -p preload` first", path.display());
+    path
+}
+
 /// A file for the capture that `whose` end of the test on this thread makes, overwritten each time.
 pub(crate) fn capture_file(whose: &str) -> PathBuf {
     let thread = std::thread::current();

@@ -3,14 +3,7 @@
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use crate::live::{Process, TIMEOUT, programs, run};
-
-/// Returns the library, built from this workspace.
-fn library() -> PathBuf {
-    let path = programs().join("libroce_verbs.so");
-    assert!(path.exists(), "{} is not there: run `cargo build -p preload` first", path.display());
-    path
-}
+use crate::live::{Process, TIMEOUT, library, run};
 
 /// Compiles tests/c/NAME.c against the installed headers of libibverbs.
 fn compile(name: &str) -> PathBuf {
