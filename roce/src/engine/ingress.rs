@@ -314,9 +314,8 @@ impl<P: Port> Engine<P> {
             self.enter_error(slot, None);
             return;
         }
-        if let Some(deadline) = rc.requester.deadline() {
-            self.timers.no_later_than(slot, deadline);
-        }
+        // If the pacer delays the queue pair, the transmission scheduled below sets the deadline of the pacer again.
+        self.timers.set(slot, rc.requester.deadline(), self.now);
         self.report_drained(slot);
         schedule(&mut self.qps, &mut self.tx_ready, slot);
     }

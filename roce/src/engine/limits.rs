@@ -26,6 +26,17 @@ pub const TX_QUANTUM_PKTS: u32 = 32;
 
 pub(crate) const TIMERS_PER_POLL: usize = 16;
 
+/// Time in nanoseconds after which a deadline is compared with the clock for the first time, unless the deadline is
+/// sooner. Most ACKs arrive within this time and cancel the deadline.
+pub(crate) const TIMER_CHECK_NANOS: u64 = 10_000;
+
+/// Largest number of deadlines that wait for their first comparison; further deadlines are sorted at once.
+pub(crate) const TIMER_CHECKS_MAX: usize = 4096;
+
+/// Largest number of deadlines compared with the clock in one poll: no fewer than the deadlines that the packets of one
+/// poll set.
+pub(crate) const TIMER_CHECKS_PER_POLL: usize = TIMERS_PER_POLL + TX_BUDGET_PKTS as usize;
+
 pub(crate) const FLUSHED_QPS_PER_POLL: usize = 4;
 
 /// Time in nanoseconds from the transition to ERR to a second flush of the queues. A thread that posts a receive during
