@@ -14,8 +14,8 @@ pub const RX_BURST_FRAMES: usize = 32;
 pub const TX_BUDGET_PKTS: u32 = 64;
 
 /// Above this number of queue pairs, the state of a queue pair is probably in no cache when a packet needs the state.
-/// Therefore `ingress` prefetches the queue pairs of a received burst, and `egress` prefetches queue pairs that
-/// transmit soon.
+/// Therefore `ingress` prefetches the queue pairs of a received burst, `egress` prefetches queue pairs that transmit
+/// soon, and the flags of queue pairs with a doorbell are prefetched before these queue pairs are scheduled.
 pub const CACHED_QPS: usize = 512;
 
 /// Number of scheduled queue pairs by which the prefetch precedes the transmission of a queue pair.

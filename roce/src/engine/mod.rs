@@ -72,7 +72,7 @@ pub use source::SourceChecks;
 
 use address_handle::AddressHandles;
 use limits::{
-    ADDRESS_HANDLES_PER_QP, DEFAULT_LINK_BITS_PER_SEC, DeviceLimits, FLUSHED_QPS_PER_POLL,
+    ADDRESS_HANDLES_PER_QP, CACHED_QPS, DEFAULT_LINK_BITS_PER_SEC, DeviceLimits, FLUSHED_QPS_PER_POLL,
     FLUSHED_WRS_PER_QP, REORDER_EXPIRED_PER_POLL, RX_BURST_FRAMES, TIMER_CHECKS_PER_POLL, TIMERS_PER_POLL,
 };
 use notifier::Notifier;
@@ -416,12 +416,17 @@ impl<P: Port> Engine<P> {
     #[inline]
     fn answer_doorbells(&mut self) {
         let (qps, tx_ready, errors) = (&mut self.qps, &mut self.tx_ready, &mut self.errors);
-        self.doorbells.drain(|slot| {
-            let Some(qp) = qps.at_mut(slot) else { return };
-            qp.has_sends = true;
-            schedule_qp(qp, tx_ready, slot);
-            if qp.state.flushes_sends() {
-                flush_later(qps, errors, slot);
+        self.doorbells.drain_words(|slots| {
+            if qps.len() > CACHED_QPS {
+                slots.for_each(|slot| qps.prefetch(slot, Qp::SCHEDULE));
+            }
+            for slot in slots {
+                let Some(qp) = qps.at_mut(slot) else { continue };
+                qp.has_sends = true;
+                schedule_qp(qp, tx_ready, slot);
+                if qp.state.flushes_sends() {
+                    flush_later(qps, errors, slot);
+                }
             }
         });
     }
