@@ -31,8 +31,8 @@ const STOPPED: Timer = Timer { due: OptionalInstant::NONE, entry: OptionalInstan
 pub(super) struct Timers {
     /// By slot of the queue pair.
     timers: Vec<Timer>,
-    /// Times of checks and slots of queue pairs. The times ascend, because the times of insertion do. An entry has
-    /// become invalid if the queue pair has another entry.
+    /// Times of checks and slots of queue pairs. The times ascend, because the times of insertion do. If `heap` contains
+    /// an entry of the queue pair, too, the entry in `ring` is invalid.
     ring: VecDeque<(Instant, u32)>,
     /// Binary heap of deadlines and slots of queue pairs: the deadline of entry i is no later than those of entries
     /// 2i+1 and 2i+2.
@@ -118,7 +118,7 @@ impl Timers {
             self.take(place as usize);
             self.find_earliest();
         }
-        // An entry in `ring` is now invalid.
+        // An entry may remain in `ring`. Its check compares the deadline of a later queue pair in this slot, if any.
         self.timers[slot] = STOPPED;
     }
 
@@ -146,12 +146,8 @@ impl Timers {
 
     /// Removes the first entry of `ring`. Returns the slot of the queue pair, unless the entry is invalid.
     fn take_check(&mut self) -> Option<usize> {
-        let (at, slot) = self.ring.pop_front()?;
-        let slot = slot as usize;
-        let is_valid = self.places[slot] == ABSENT && self.timers[slot].entry == OptionalInstant::some(at);
-        if !is_valid {
-            return None;
-        }
+        let (_, slot) = self.ring.pop_front()?;
+        let slot = Some(slot as usize).filter(|slot| self.places[*slot] == ABSENT)?;
         self.timers[slot].entry = OptionalInstant::NONE;
         Some(slot)
     }
@@ -222,23 +218,19 @@ mod tests {
     use proptest::prelude::*;
     use std::collections::BTreeMap;
 
-    const SLOTS: usize = 8;
+    const SLOTS: usize = 16;
 
-    /// Times around `TIMER_CHECK_NANOS` and its double.
+    /// Multiples of a quarter of `TIMER_CHECK_NANOS`, so that deadlines coincide with checks, and times 1 ns beside them.
     fn nanos() -> impl Strategy<Value = u64> {
-        prop_oneof![
-            0..40u64,
-            TIMER_CHECK_NANOS - 2..TIMER_CHECK_NANOS + 3,
-            2 * TIMER_CHECK_NANOS - 2..2 * TIMER_CHECK_NANOS + 3,
-            0..4 * TIMER_CHECK_NANOS,
-        ]
+        (0..13u64, 0..3u64)
+            .prop_map(|(quarters, beside)| (quarters * TIMER_CHECK_NANOS / 4 + beside).saturating_sub(1))
     }
 
     proptest! {
         /// The ring is as long as the number of slots, and its invalid entries fill it.
         #[test]
         fn behaves_as_a_map_of_deadlines(
-            steps in proptest::collection::vec((0u8..12, 0usize..SLOTS + 1, nanos(), nanos()), 0..300)
+            steps in proptest::collection::vec((0u8..48, 0usize..SLOTS + 1, nanos(), nanos()), 0..400)
         ) {
             let mut timers = Timers::new(SLOTS);
             let mut model: BTreeMap<usize, Instant> = BTreeMap::new();
@@ -246,34 +238,34 @@ mod tests {
             for (kind, slot, wait_nanos, elapsed_nanos) in steps {
                 let deadline = now.plus_nanos(wait_nanos);
                 match kind {
-                    0..=3 => {
-                        timers.set(slot, Some(deadline), now);
-                        model.insert(slot, deadline);
-                    }
-                    4 => {
-                        timers.set(slot, None, now);
-                        model.remove(&slot);
-                    }
-                    5 | 6 => {
-                        timers.no_later_than(slot, deadline, now);
-                        let entry = model.entry(slot).or_insert(deadline);
-                        *entry = deadline.min(*entry);
-                    }
-                    7 => {
-                        timers.remove(slot);
-                        model.remove(&slot);
-                    }
-                    8 => {
+                    0 => {
                         while timers.settle() {}
                         prop_assert_eq!(timers.earliest().get(), model.values().min().copied());
                     }
-                    _ => {
+                    1 | 2 => {
                         now = now.plus_nanos(elapsed_nanos);
                         while let Some(expired) = timers.expire(now) {
                             let Some(slot) = expired else { continue };
                             prop_assert!(model.remove(&slot).is_some_and(|due| due <= now));
                         }
                         prop_assert!(model.values().all(|due| *due > now));
+                    }
+                    3..=9 => {
+                        timers.remove(slot);
+                        model.remove(&slot);
+                    }
+                    10..=13 => {
+                        timers.set(slot, None, now);
+                        model.remove(&slot);
+                    }
+                    14..=17 => {
+                        timers.no_later_than(slot, deadline, now);
+                        let entry = model.entry(slot).or_insert(deadline);
+                        *entry = deadline.min(*entry);
+                    }
+                    _ => {
+                        timers.set(slot, Some(deadline), now);
+                        model.insert(slot, deadline);
                     }
                 }
                 model.remove(&SLOTS); // no such slot
