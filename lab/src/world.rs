@@ -264,12 +264,14 @@ impl Host {
         self.kicked.borrow_mut().push(self.number);
     }
 
-    /// The time at which this host is to be polled, computed at `now_nanos`; `None` if no poll is needed.
-    fn due_nanos(&self, network: &Network, now_nanos: u64) -> Option<u64> {
+    /// The time at which this host is to be polled, computed at `now_nanos`; `None` if no poll is needed. As before a
+    /// thread sleeps, the timers of the engine are settled.
+    fn due_nanos(&mut self, network: &Network, now_nanos: u64) -> Option<u64> {
         let has_room = self.refused.get() && network.has_room(self.id, self.frame_bytes_max);
         let due_nanos = if self.wants_poll || has_room || network.waiting(self.id) > 0 {
             Some(now_nanos)
         } else {
+            self.engine.settle_timers();
             self.engine.next_deadline().map(|deadline| deadline.nanos_since(start::INSTANT))
         };
         due_nanos.map(|due_nanos| due_nanos.max(self.ready_nanos).max(now_nanos))
@@ -353,7 +355,7 @@ impl World {
             let now_nanos = network.now_nanos();
             network.take_news(&mut self.news);
             for id in self.news.drain(..) {
-                if let Some(host) = self.numbers.get(id.0).and_then(|number| self.hosts.get(*number)) {
+                if let Some(host) = self.numbers.get(id.0).and_then(|number| self.hosts.get_mut(*number)) {
                     self.due.set(host.number, host.due_nanos(&network, now_nanos));
                 }
             }

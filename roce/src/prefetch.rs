@@ -3,13 +3,20 @@
 
 use std::ops::Range;
 
+const CACHE_LINE_BYTES: usize = 64;
+
+/// Extends `range`, bytes of an object that begins with a cache line, to the start of its first cache line. Otherwise
+/// [`prefetch`] could omit the last cache line.
+pub(crate) const fn whole_lines(range: Range<usize>) -> Range<usize> {
+    range.start - range.start % CACHE_LINE_BYTES..range.end
+}
+
 /// Starts to load the cache lines of the bytes `range` of `value`, and does not wait for them. No effect on other CPUs
 /// than x86-64.
 #[inline]
 #[cfg(all(target_arch = "x86_64", not(miri)))]
 pub(crate) fn prefetch<T>(value: &T, range: Range<usize>) {
     use std::arch::x86_64::{_MM_HINT_T0, _mm_prefetch};
-    const CACHE_LINE_BYTES: usize = 64;
     let start = std::ptr::from_ref(value).cast::<i8>();
     for offset in range.step_by(CACHE_LINE_BYTES) {
         // SAFETY: a prefetch reads no value and cannot fault, whatever the address.

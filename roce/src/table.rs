@@ -174,6 +174,12 @@ impl<T> Table<T> {
         (slot < self.slots.len()).then_some(slot)
     }
 
+    /// Prefetches the entry that [`Table::slot_of`] reads first.
+    #[inline]
+    pub(crate) fn prefetch_number(&self, number: u32) {
+        prefetch(&self.index[self.home(number)], 0..size_of::<Entry>());
+    }
+
     /// Prefetches the bytes `range` of the object in `slot`.
     #[inline]
     pub(crate) fn prefetch(&self, slot: usize, range: Range<usize>) {

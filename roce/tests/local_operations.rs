@@ -103,6 +103,7 @@ fn local_operations_complete_after_earlier_and_before_later_work_requests() {
     post_local(&mut a, 5, local, false);
     a.poll(0);
     assert_eq!((lose(&mut b), statuses(&mut a)), (4, vec![]), "all wait for the ACK of the lost WRITE");
+    a.engine.settle_timers();
     let timeout_nanos = a.engine.next_deadline().unwrap().nanos_since(start::INSTANT);
     a.poll(timeout_nanos);
     settle(&mut a, &mut b);

@@ -167,6 +167,20 @@ fn an_idle_queue_pair_takes_little_memory() {
     assert!(each > QP_BYTES - 500, "{each} B: lower the bound");
 }
 
+/// The entry of a deadline remains in the engine after the ACK. A thread that is about to sleep must not be woken by it.
+#[test]
+fn an_acknowledged_message_leaves_no_deadline() {
+    let (mut a, mut b) = pair(PathMtu::Mtu1024, 4096, true);
+    a.post(1, SendOp::Write { remote_addr: b.memory.addr(), rkey: b.rkey }, a.sge(0, 64));
+    a.poll(0);
+    a.engine.settle_timers();
+    assert!(a.engine.next_deadline().is_some());
+    settle(&mut a, &mut b);
+    assert_eq!(a.completions().len(), 1);
+    a.engine.settle_timers();
+    assert_eq!(a.engine.next_deadline(), None);
+}
+
 /// With more than `CACHED_QPS` queue pairs, the engine prefetches the state of a queue pair before it uses the state.
 #[test]
 fn messages_are_carried_beside_many_queue_pairs() {

@@ -112,13 +112,13 @@ impl<P: Port> Engine<P> {
         if matches!(outcome, TxOutcome::Done | TxOutcome::AckDelayed) && may_request && !requests_first {
             outcome = outcome.and_then(rc.requester.transmit(&mut qp.outstanding, &mut tx));
         }
-        if may_request && let Some(deadline) = rc.requester.deadline() {
-            self.timers.no_later_than(slot, deadline);
+        if may_request {
+            self.timers.set(slot, rc.requester.deadline(), self.now);
         }
         if outcome == TxOutcome::Paced
             && let Some(at) = rc.requester.congestion().next_permit_at()
         {
-            self.timers.no_later_than(slot, at);
+            self.timers.no_later_than(slot, at, self.now);
         }
         // After `Done` and `Paced`, a posted work request, a received packet or a timer schedules the queue pair again.
         qp.scheduled =
@@ -154,7 +154,7 @@ impl<P: Port> Engine<P> {
         if outcome == TxOutcome::Paced
             && let Some(at) = uc.sender.congestion().next_permit_at()
         {
-            self.timers.no_later_than(slot, at);
+            self.timers.no_later_than(slot, at, self.now);
         }
         qp.scheduled = matches!(outcome, TxOutcome::MoreToSend | TxOutcome::TxRingFull);
         self.after_sender(slot);

@@ -70,13 +70,17 @@ impl<P: Port> Engine<P> {
         }
     }
 
-    /// Prefetches the queue pairs of a burst, so that their state is loaded at the same time.
+    /// Prefetches the queue pairs of a burst, so that their state is loaded at the same time. The table's entries of
+    /// their numbers are prefetched first; otherwise each search would wait for an entry.
     #[inline(never)]
     fn prefetch_qps(&self, frames: &[P::Frame]) {
-        for dest_qp in frames.iter().filter_map(|frame| probable_dest_qp(frame.as_ref())) {
-            if let Some(slot) = self.qps.slot_of(dest_qp.value()) {
-                self.qps.prefetch(slot, Qp::RECEIVE);
-            }
+        let mut numbers = [0; RX_BURST_FRAMES];
+        for (frame, number) in frames.iter().zip(&mut numbers) {
+            *number = probable_dest_qp(frame.as_ref()).map_or(0, Qpn::value);
+            self.qps.prefetch_number(*number);
+        }
+        for slot in numbers.iter().take(frames.len()).filter_map(|number| self.qps.slot_of(*number)) {
+            self.qps.prefetch(slot, Qp::RECEIVE);
         }
     }
 
@@ -314,9 +318,8 @@ impl<P: Port> Engine<P> {
             self.enter_error(slot, None);
             return;
         }
-        if let Some(deadline) = rc.requester.deadline() {
-            self.timers.no_later_than(slot, deadline);
-        }
+        // If the pacer delays the queue pair, the transmission scheduled below sets the deadline of the pacer again.
+        self.timers.set(slot, rc.requester.deadline(), self.now);
         self.report_drained(slot);
         schedule(&mut self.qps, &mut self.tx_ready, slot);
     }

@@ -14,8 +14,8 @@ pub const RX_BURST_FRAMES: usize = 32;
 pub const TX_BUDGET_PKTS: u32 = 64;
 
 /// Above this number of queue pairs, the state of a queue pair is probably in no cache when a packet needs the state.
-/// Therefore `ingress` prefetches the queue pairs of a received burst, and `egress` prefetches queue pairs that
-/// transmit soon.
+/// Therefore `ingress` prefetches the queue pairs of a received burst, `egress` prefetches queue pairs that transmit
+/// soon, and the flags of queue pairs with a doorbell are prefetched before these queue pairs are scheduled.
 pub const CACHED_QPS: usize = 512;
 
 /// Number of scheduled queue pairs by which the prefetch precedes the transmission of a queue pair.
@@ -25,6 +25,17 @@ pub(crate) const PREFETCH_AHEAD_QPS: usize = 3;
 pub const TX_QUANTUM_PKTS: u32 = 32;
 
 pub(crate) const TIMERS_PER_POLL: usize = 16;
+
+/// Time in nanoseconds after which a deadline is compared with the clock for the first time, unless the deadline is
+/// sooner. Most ACKs arrive within this time and cancel the deadline.
+pub(crate) const TIMER_CHECK_NANOS: u64 = 10_000;
+
+/// Largest number of deadlines that wait for their first comparison; further deadlines are sorted at once.
+pub(crate) const TIMER_CHECKS_MAX: usize = 4096;
+
+/// Largest number of deadlines compared with the clock in one poll: no fewer than the deadlines that the packets of one
+/// poll set.
+pub(crate) const TIMER_CHECKS_PER_POLL: usize = TIMERS_PER_POLL + TX_BUDGET_PKTS as usize;
 
 pub(crate) const FLUSHED_QPS_PER_POLL: usize = 4;
 

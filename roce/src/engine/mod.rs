@@ -61,7 +61,7 @@ use crate::qp::rc::reorder_buffer::ReorderStore;
 use crate::queue::{CqTable, Doorbells, SrqTable};
 use crate::random::Random;
 use crate::table::Table;
-use crate::time::Instant;
+use crate::time::{Instant, OptionalInstant};
 
 pub use error::{CreateError, DestroyError};
 pub use event::Event;
@@ -72,8 +72,8 @@ pub use source::SourceChecks;
 
 use address_handle::AddressHandles;
 use limits::{
-    ADDRESS_HANDLES_PER_QP, DEFAULT_LINK_BITS_PER_SEC, DeviceLimits, FLUSHED_QPS_PER_POLL,
-    FLUSHED_WRS_PER_QP, REORDER_EXPIRED_PER_POLL, RX_BURST_FRAMES, TIMERS_PER_POLL,
+    ADDRESS_HANDLES_PER_QP, CACHED_QPS, DEFAULT_LINK_BITS_PER_SEC, DeviceLimits, FLUSHED_QPS_PER_POLL,
+    FLUSHED_WRS_PER_QP, REORDER_EXPIRED_PER_POLL, RX_BURST_FRAMES, TIMER_CHECKS_PER_POLL, TIMERS_PER_POLL,
 };
 use notifier::Notifier;
 use qp_object::{Connection, Qp, Service};
@@ -416,12 +416,17 @@ impl<P: Port> Engine<P> {
     #[inline]
     fn answer_doorbells(&mut self) {
         let (qps, tx_ready, errors) = (&mut self.qps, &mut self.tx_ready, &mut self.errors);
-        self.doorbells.drain(|slot| {
-            let Some(qp) = qps.at_mut(slot) else { return };
-            qp.has_sends = true;
-            schedule_qp(qp, tx_ready, slot);
-            if qp.state.flushes_sends() {
-                flush_later(qps, errors, slot);
+        self.doorbells.drain_words(|slots| {
+            if qps.len() > CACHED_QPS {
+                slots.for_each(|slot| qps.prefetch(slot, Qp::SCHEDULE));
+            }
+            for slot in slots {
+                let Some(qp) = qps.at_mut(slot) else { continue };
+                qp.has_sends = true;
+                schedule_qp(qp, tx_ready, slot);
+                if qp.state.flushes_sends() {
+                    flush_later(qps, errors, slot);
+                }
             }
         });
     }
@@ -441,29 +446,19 @@ impl<P: Port> Engine<P> {
     pub fn next_deadline(&self) -> Option<Instant> {
         let immediate = (self.has_more() || self.doorbells.any()).then_some(self.now);
         let buffered = self.reorder.next_expiry();
-        [immediate, self.timers.earliest(), buffered, self.neighbour.next_deadline()]
+        [immediate, self.timers.earliest().get(), buffered, self.neighbour.next_deadline()]
             .into_iter()
             .flatten()
             .min()
     }
 
-    /// Updates the earliest timers of queue pairs whose deadline was postponed or has become void, so that
-    /// [`Engine::next_deadline`] returns no time at which no work is due. An ACK does not change timers, because polls
-    /// are cheaper than changes of timers; a thread that is about to sleep calls this function.
+    /// Updates the earliest timers of queue pairs whose deadline was postponed or cancelled, so that
+    /// [`Engine::next_deadline`] returns no time at which no work is due. An ACK does not sort the timers anew, because
+    /// polls are cheaper; a thread that is about to sleep calls this function.
     pub fn settle_timers(&mut self) {
-        for _ in 0..TIMERS_PER_POLL {
-            // A timer that is due is left to the next poll: `push` advances `now`, but expires no timers.
-            let Some((at, slot)) = self.timers.first().filter(|(at, _)| *at > self.now) else { return };
-            let Some(qp) = self.qps.at_mut(slot).filter(|qp| qp.state != QpState::Err) else { return };
-            let Some(Connection { service: Service::Rc(rc), .. }) = &qp.connection else { return };
-            let permit = rc.requester.congestion().next_permit_at().filter(|at| *at > self.now);
-            let due = [rc.requester.deadline(), permit].into_iter().flatten().min();
-            if due.is_some_and(|due| due <= at) {
+        for _ in 0..TIMER_CHECKS_PER_POLL {
+            if !self.timers.settle() {
                 return;
-            }
-            self.timers.remove(slot);
-            if let Some(due) = due {
-                self.timers.no_later_than(slot, due);
             }
         }
     }
@@ -547,26 +542,44 @@ impl<P: Port> Engine<P> {
         true
     }
 
+    #[inline]
     fn expire_timers(&mut self) {
-        for _ in 0..TIMERS_PER_POLL {
-            let Some(slot) = self.timers.pop_due(self.now) else { return };
-            let Some(qp) = self.qps.at_mut(slot) else { continue };
-            if qp.state == QpState::Err {
-                flush_later(&mut self.qps, &mut self.errors, slot);
-                continue;
+        if self.timers.earliest() <= OptionalInstant::some(self.now) {
+            self.expire_some();
+        }
+    }
+
+    #[inline(never)]
+    fn expire_some(&mut self) {
+        let mut left = TIMERS_PER_POLL;
+        for _ in 0..TIMER_CHECKS_PER_POLL {
+            if left == 0 {
+                return;
             }
-            match &mut qp.connection {
-                Some(Connection { service: Service::Rc(rc), .. }) => {
-                    let failed = rc.requester.on_time(self.now, &mut qp.outstanding, &mut qp.counters);
-                    self.after_requester(slot, failed);
-                }
-                // All deadlines of an unreliable connection are those of its pacer: at the deadline, the next packet
-                // may be sent.
-                Some(Connection { service: Service::Uc(_), .. }) => {
-                    schedule(&mut self.qps, &mut self.tx_ready, slot);
-                }
-                None => {}
+            let Some(expired) = self.timers.expire(self.now) else { return };
+            let Some(slot) = expired else { continue };
+            left -= 1;
+            self.on_expired(slot);
+        }
+    }
+
+    /// Called when the deadline of the queue pair with index `slot` has passed.
+    fn on_expired(&mut self, slot: usize) {
+        let Some(qp) = self.qps.at_mut(slot) else { return };
+        if qp.state == QpState::Err {
+            return flush_later(&mut self.qps, &mut self.errors, slot);
+        }
+        match &mut qp.connection {
+            Some(Connection { service: Service::Rc(rc), .. }) => {
+                let failed = rc.requester.on_time(self.now, &mut qp.outstanding, &mut qp.counters);
+                self.after_requester(slot, failed);
             }
+            // All deadlines of an unreliable connection are those of its pacer: at the deadline, the next packet may be
+            // sent.
+            Some(Connection { service: Service::Uc(_), .. }) => {
+                schedule(&mut self.qps, &mut self.tx_ready, slot);
+            }
+            None => {}
         }
     }
 
@@ -590,7 +603,7 @@ impl<P: Port> Engine<P> {
             // At `flush_until` the queues are flushed a second time, because a receive posted during the transition to
             // ERR may have set no doorbell.
             if self.now < qp.flush_until {
-                self.timers.no_later_than(slot, qp.flush_until);
+                self.timers.no_later_than(slot, qp.flush_until, self.now);
             }
         }
     }

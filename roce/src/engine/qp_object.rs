@@ -7,6 +7,7 @@ use crate::congestion::Congestion;
 use crate::counters::QpCounters;
 use crate::id::Qpn;
 use crate::mem::{Access, PdId};
+use crate::prefetch::whole_lines;
 use crate::psn::Psn;
 use crate::qp::completions::SendCompletions;
 use crate::qp::emit::QpHeaders;
@@ -163,11 +164,13 @@ impl Qp {
     /// Bytes that each message needs, sent or received.
     pub(super) const BOTH: Range<usize> = {
         let end = offset_of!(Qp, counters) + HOT_COUNTERS * size_of::<u64>();
-        offset_of!(Qp, connection) + offset_of!(Rc, responses)..end
+        whole_lines(offset_of!(Qp, connection) + offset_of!(Rc, responses)..end)
     };
+    /// Bytes that the engine needs to schedule a queue pair.
+    pub(super) const SCHEDULE: Range<usize> = Qp::BOTH.start..offset_of!(Qp, pd);
     /// Bytes that a message received needs.
     pub(super) const RECEIVE: Range<usize> =
-        offset_of!(Qp, connection) + offset_of!(Rc, responder)..Qp::BOTH.end;
+        whole_lines(offset_of!(Qp, connection) + offset_of!(Rc, responder)..Qp::BOTH.end);
 
     /// Creates a queue pair in RESET.
     pub(super) fn new(

@@ -1,76 +1,181 @@
-//! Deadlines of queue pairs: a heap with at most one entry per queue pair.
+//! Deadlines of queue pairs.
 //!
-//! If the deadline of a queue pair is postponed, its entry does not change. When the entry expires, the requester
-//! checks its own deadline, and a new entry is inserted. Therefore an ACK, which rearms the timer of its queue pair,
-//! does not change the heap.
+//! ```text
+//!   packet sent, ACK -> `due` of the queue pair; if no entry is this early:
+//!     entry in `ring` -- TIMER_CHECK_NANOS later --> cancelled by an ACK: no entry
+//!                                                    not yet due:         entry in `heap`, at `due`
+//! ```
+//!
+//! If an ACK postpones or cancels a deadline, the entry does not change. When the entry expires, `due` is compared with
+//! the clock, so that the queue pair, whose state is probably in no cache, is accessed only if its deadline has passed.
+//! Most entries never reach the heap, because most ACKs arrive within `TIMER_CHECK_NANOS`.
 
-use crate::time::Instant;
+use std::collections::VecDeque;
+
+use super::limits::{TIMER_CHECK_NANOS, TIMER_CHECKS_MAX};
+use crate::time::{Instant, OptionalInstant};
 
 const ABSENT: u32 = u32::MAX;
 
+/// The timer of a queue pair.
+#[derive(Clone, Copy, Debug)]
+struct Timer {
+    due: OptionalInstant,
+    /// Time of the entry in `heap` or, without such an entry, in `ring`; none without an entry. Never later than `due`.
+    entry: OptionalInstant,
+}
+
+const STOPPED: Timer = Timer { due: OptionalInstant::NONE, entry: OptionalInstant::NONE };
+
 #[derive(Debug)]
 pub(super) struct Timers {
+    /// By slot of the queue pair.
+    timers: Vec<Timer>,
+    /// Times of checks and slots of queue pairs. The times ascend, because the times of insertion do. If `heap` contains
+    /// an entry of the queue pair, too, the entry in `ring` is invalid.
+    ring: VecDeque<(Instant, u32)>,
     /// Binary heap of deadlines and slots of queue pairs: the deadline of entry i is no later than those of entries
     /// 2i+1 and 2i+2.
     heap: Vec<(Instant, u32)>,
     /// Index in `heap` of the entry of each queue pair, by slot; `ABSENT` without an entry.
     places: Vec<u32>,
+    /// Earliest time in `ring` and `heap`.
+    earliest: OptionalInstant,
 }
 
 impl Timers {
     pub(super) fn new(slots: usize) -> Self {
-        Timers { heap: Vec::with_capacity(slots), places: vec![ABSENT; slots] }
-    }
-
-    #[inline]
-    pub(super) fn earliest(&self) -> Option<Instant> {
-        self.heap.first().map(|(at, _)| *at)
-    }
-
-    /// Returns the earliest entry: its deadline, and the slot of its queue pair.
-    pub(super) fn first(&self) -> Option<(Instant, usize)> {
-        self.heap.first().map(|(at, slot)| (*at, *slot as usize))
-    }
-
-    /// Sets the deadline in the entry of the queue pair with index `slot` to `deadline`, unless the entry has an
-    /// earlier deadline.
-    #[inline]
-    pub(super) fn no_later_than(&mut self, slot: usize, deadline: Instant) {
-        let Some(&place) = self.places.get(slot) else { return };
-        if place == ABSENT {
-            self.heap.push((deadline, slot as u32));
-            self.rise(self.heap.len() - 1);
-        } else if deadline < self.heap[place as usize].0 {
-            self.heap[place as usize].0 = deadline;
-            self.rise(place as usize);
+        Timers {
+            timers: vec![STOPPED; slots],
+            ring: VecDeque::with_capacity(TIMER_CHECKS_MAX.min(slots)),
+            heap: Vec::with_capacity(slots),
+            places: vec![ABSENT; slots],
+            earliest: OptionalInstant::NONE,
         }
     }
 
-    pub(super) fn pop_due(&mut self, now: Instant) -> Option<usize> {
-        let (at, slot) = *self.heap.first()?;
-        if at > now {
+    /// Returns the time of the earliest entry; no deadline is earlier.
+    #[inline]
+    pub(super) fn earliest(&self) -> OptionalInstant {
+        self.earliest
+    }
+
+    /// Sets the deadline of the queue pair with index `slot`; `None` cancels the deadline.
+    #[inline]
+    pub(super) fn set(&mut self, slot: usize, deadline: Option<Instant>, now: Instant) {
+        let Some(timer) = self.timers.get_mut(slot) else { return };
+        timer.due = deadline.map_or(OptionalInstant::NONE, OptionalInstant::some);
+        if timer.due < timer.entry {
+            self.enter(slot, now);
+        }
+    }
+
+    /// Sets the deadline of the queue pair with index `slot` to `deadline`, unless its deadline is earlier.
+    #[inline]
+    pub(super) fn no_later_than(&mut self, slot: usize, deadline: Instant, now: Instant) {
+        let Some(timer) = self.timers.get(slot) else { return };
+        if OptionalInstant::some(deadline) < timer.due {
+            self.set(slot, Some(deadline), now);
+        }
+    }
+
+    /// If the earliest entry has expired, removes this entry. Returns `None` if no entry has expired; otherwise the slot
+    /// of the queue pair if its deadline has passed, too. The deadline is then cancelled.
+    pub(super) fn expire(&mut self, now: Instant) -> Option<Option<usize>> {
+        let now = OptionalInstant::some(now);
+        if self.earliest > now {
             return None;
         }
-        self.take(0);
-        Some(slot as usize)
+        let is_check = self.first_check() == self.earliest;
+        let slot = if is_check { self.take_check() } else { Some(self.take(0)) };
+        let expired = slot.filter(|slot| self.timers[*slot].due <= now);
+        match expired {
+            Some(slot) => self.timers[slot].due = OptionalInstant::NONE,
+            None => slot.into_iter().for_each(|slot| self.insert(slot)),
+        }
+        self.find_earliest();
+        Some(expired)
+    }
+
+    /// Brings one entry up to date that is earlier than the deadline of its queue pair, beginning with the checks.
+    /// Returns false if the earliest entry is up to date.
+    pub(super) fn settle(&mut self) -> bool {
+        let slot = match self.heap.first() {
+            _ if !self.ring.is_empty() => self.take_check(),
+            Some(&(at, slot)) if self.timers[slot as usize].due != OptionalInstant::some(at) => {
+                Some(self.take(0))
+            }
+            _ => return false,
+        };
+        slot.into_iter().for_each(|slot| self.insert(slot));
+        self.find_earliest();
+        true
     }
 
     pub(super) fn remove(&mut self, slot: usize) {
-        if let Some(&place) = self.places.get(slot)
-            && place != ABSENT
-        {
+        let Some(&place) = self.places.get(slot) else { return };
+        if place != ABSENT {
             self.take(place as usize);
+            self.find_earliest();
         }
+        // An entry may remain in `ring`. Its check compares the deadline of a later queue pair in this slot, if any.
+        self.timers[slot] = STOPPED;
     }
 
-    fn take(&mut self, place: usize) {
+    fn find_earliest(&mut self) {
+        let heap = self.heap.first().map_or(OptionalInstant::NONE, |(at, _)| OptionalInstant::some(*at));
+        self.earliest = heap.min(self.first_check());
+    }
+
+    fn first_check(&self) -> OptionalInstant {
+        self.ring.front().map_or(OptionalInstant::NONE, |(at, _)| OptionalInstant::some(*at))
+    }
+
+    /// Adds an entry that is no later than the deadline of the queue pair.
+    fn enter(&mut self, slot: usize, now: Instant) {
+        let check = now.plus_nanos(TIMER_CHECK_NANOS);
+        let is_near = self.timers[slot].due < OptionalInstant::some(check);
+        if is_near || self.places[slot] != ABSENT || self.ring.len() == self.ring.capacity() {
+            self.insert(slot);
+        } else {
+            self.ring.push_back((check, slot as u32));
+            self.timers[slot].entry = OptionalInstant::some(check);
+        }
+        self.earliest = self.earliest.min(self.timers[slot].entry);
+    }
+
+    /// Removes the first entry of `ring`. Returns the slot of the queue pair, unless the entry is invalid.
+    fn take_check(&mut self) -> Option<usize> {
+        let (_, slot) = self.ring.pop_front()?;
+        let slot = Some(slot as usize).filter(|slot| self.places[*slot] == ABSENT)?;
+        self.timers[slot].entry = OptionalInstant::NONE;
+        Some(slot)
+    }
+
+    /// Inserts the deadline of a queue pair, if it has one, into `heap`. An entry in `heap` must be later.
+    fn insert(&mut self, slot: usize) {
+        let Some(deadline) = self.timers[slot].due.get() else { return };
+        self.timers[slot].entry = self.timers[slot].due;
+        if self.places[slot] == ABSENT {
+            self.places[slot] = self.heap.len() as u32;
+            self.heap.push((deadline, slot as u32));
+        }
+        let place = self.places[slot] as usize;
+        self.heap[place].0 = deadline;
+        self.rise(place);
+    }
+
+    /// Removes the entry at `place` of `heap`, and returns the slot of its queue pair.
+    fn take(&mut self, place: usize) -> usize {
         let (_, slot) = self.heap.swap_remove(place);
         self.places[slot as usize] = ABSENT;
+        self.timers[slot as usize].entry = OptionalInstant::NONE;
         if place < self.heap.len() {
             self.set_place(place);
             self.rise(place);
             self.sink(place);
         }
+        slot as usize
     }
 
     fn set_place(&mut self, place: usize) {
@@ -113,35 +218,79 @@ mod tests {
     use proptest::prelude::*;
     use std::collections::BTreeMap;
 
+    const SLOTS: usize = 16;
+
+    /// Multiples of a quarter of `TIMER_CHECK_NANOS`, so that deadlines coincide with checks, and times 1 ns beside them.
+    fn nanos() -> impl Strategy<Value = u64> {
+        (0..13u64, 0..3u64)
+            .prop_map(|(quarters, beside)| (quarters * TIMER_CHECK_NANOS / 4 + beside).saturating_sub(1))
+    }
+
     proptest! {
+        /// The ring is as long as the number of slots, and its invalid entries fill it.
         #[test]
-        fn behaves_as_a_map_of_earliest_deadlines(
-            steps in proptest::collection::vec((0u8..10, 0usize..8, 0u64..40), 0..300)
+        fn behaves_as_a_map_of_deadlines(
+            steps in proptest::collection::vec((0u8..48, 0usize..SLOTS + 1, nanos(), nanos()), 0..400)
         ) {
-            let mut timers = Timers::new(8);
-            let mut model: BTreeMap<usize, u64> = BTreeMap::new();
-            for (kind, slot, at) in steps {
+            let mut timers = Timers::new(SLOTS);
+            let mut model: BTreeMap<usize, Instant> = BTreeMap::new();
+            let mut now = Instant::from_nanos(7);
+            for (kind, slot, wait_nanos, elapsed_nanos) in steps {
+                let deadline = now.plus_nanos(wait_nanos);
                 match kind {
-                    0..=5 => {
-                        timers.no_later_than(slot, Instant::from_nanos(at));
-                        let entry = model.entry(slot).or_insert(at);
-                        *entry = at.min(*entry);
+                    0 => {
+                        while timers.settle() {}
+                        prop_assert_eq!(timers.earliest().get(), model.values().min().copied());
                     }
-                    6 => {
+                    1 | 2 => {
+                        now = now.plus_nanos(elapsed_nanos);
+                        while let Some(expired) = timers.expire(now) {
+                            let Some(slot) = expired else { continue };
+                            prop_assert!(model.remove(&slot).is_some_and(|due| due <= now));
+                        }
+                        prop_assert!(model.values().all(|due| *due > now));
+                    }
+                    3..=9 => {
                         timers.remove(slot);
                         model.remove(&slot);
                     }
+                    10..=13 => {
+                        timers.set(slot, None, now);
+                        model.remove(&slot);
+                    }
+                    14..=17 => {
+                        timers.no_later_than(slot, deadline, now);
+                        let entry = model.entry(slot).or_insert(deadline);
+                        *entry = deadline.min(*entry);
+                    }
                     _ => {
-                        let due = timers.pop_due(Instant::from_nanos(at));
-                        let earliest = model.values().min().copied();
-                        prop_assert_eq!(due.is_some(), earliest.is_some_and(|e| e <= at));
-                        if let Some(slot) = due {
-                            prop_assert_eq!(model.remove(&slot), earliest);
-                        }
+                        timers.set(slot, Some(deadline), now);
+                        model.insert(slot, deadline);
                     }
                 }
-                prop_assert_eq!(timers.earliest().map(Instant::as_nanos), model.values().min().copied());
+                model.remove(&SLOTS); // no such slot
+                let earliest = timers.earliest().get();
+                prop_assert!(model.values().all(|due| earliest.is_some_and(|earliest| earliest <= *due)));
+                prop_assert!(timers.ring.len() <= SLOTS && timers.heap.len() <= SLOTS);
             }
+        }
+    }
+
+    #[test]
+    fn a_deadline_cancelled_before_the_check_never_reaches_the_heap() {
+        let mut timers = Timers::new(SLOTS);
+        for round in 0..100 {
+            let now = Instant::from_nanos(round * TIMER_CHECK_NANOS);
+            for slot in 0..SLOTS {
+                timers.set(slot, Some(now.plus_nanos(2 * TIMER_CHECK_NANOS)), now);
+                timers.set(slot, None, now);
+                assert!(timers.heap.is_empty());
+            }
+            let next = now.plus_nanos(TIMER_CHECK_NANOS);
+            while let Some(expired) = timers.expire(next) {
+                assert_eq!(expired, None);
+            }
+            assert_eq!((timers.ring.len(), timers.earliest().get()), (0, None));
         }
     }
 }

@@ -43,26 +43,44 @@ impl Doorbells {
     /// Clears each doorbell that is set, and calls `rung` with the slot of its queue pair.
     #[inline]
     pub fn drain(&self, mut rung: impl FnMut(usize)) {
+        self.drain_words(|slots| slots.for_each(&mut rung));
+    }
+
+    /// Clears each doorbell that is set, and calls `rung` with the slots of the doorbells of one word.
+    #[inline]
+    pub(crate) fn drain_words(&self, mut rung: impl FnMut(Slots)) {
         for (index, summary) in self.summary.iter().enumerate() {
             if summary.load(Ordering::Relaxed) == 0 {
                 continue;
             }
-            for word in ones(summary.swap(0, Ordering::Acquire)).map(|bit| index * WORD_BITS + bit) {
+            let words = Slots { first: index * WORD_BITS, bits: summary.swap(0, Ordering::Acquire) };
+            for word in words {
                 let bits = self.words.get(word).map_or(0, |bits| bits.swap(0, Ordering::AcqRel));
-                ones(bits).for_each(|bit| rung(word * WORD_BITS + bit));
+                rung(Slots { first: word * WORD_BITS, bits });
             }
         }
     }
 }
 
-fn ones(mut bits: u64) -> impl Iterator<Item = usize> {
-    std::iter::from_fn(move || {
-        let bit = bits.trailing_zeros() as usize;
-        (bits != 0).then(|| {
-            bits &= bits - 1;
-            bit
+/// Indices of the bits that are set in one word.
+#[derive(Clone, Copy)]
+pub(crate) struct Slots {
+    /// Index of the lowest bit of the word.
+    first: usize,
+    bits: u64,
+}
+
+impl Iterator for Slots {
+    type Item = usize;
+
+    #[inline]
+    fn next(&mut self) -> Option<usize> {
+        let bit = self.bits.trailing_zeros() as usize;
+        (self.bits != 0).then(|| {
+            self.bits &= self.bits - 1;
+            self.first + bit
         })
-    })
+    }
 }
 
 #[cfg(test)]
