@@ -10,4 +10,5 @@ mod links;
 mod pairs;
 mod sleep;
 mod stat;
+mod stop;
 mod verbs;
