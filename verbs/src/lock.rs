@@ -49,6 +49,30 @@ pub(crate) fn relax() -> bool {
     sleeps
 }
 
+/// Number of calls of [`spin`] by a thread, without progress, of which the last sleeps. Sleeps must be rare, because a
+/// thread on another processor may have the lock for a long poll.
+const SPINS_PER_SLEEP: u32 = 1 << 16;
+
+thread_local! {
+    /// `progress` of the last call of [`spin`], and the number of calls with this value.
+    static SPINS: Cell<(u64, u32)> = const { Cell::new((0, 0)) };
+}
+
+/// Called after a failure to lock, by a thread that neither yields nor sleeps, because the lock will soon be free.
+/// `progress`: a number that differs after the lock was taken meanwhile. Every `SPINS_PER_SLEEP`th call with the same
+/// number sleeps, for the reason given for [`relax`]. Returns whether the call slept.
+#[cold]
+pub(crate) fn spin(progress: u64) -> bool {
+    let (seen, calls) = SPINS.get();
+    let calls = if seen == progress { calls + 1 } else { 1 };
+    let sleeps = calls == SPINS_PER_SLEEP;
+    SPINS.set((progress, if sleeps { 0 } else { calls }));
+    if sleeps {
+        thread::sleep(SLEEP);
+    }
+    sleeps
+}
+
 #[cfg(not(loom))]
 pub(crate) type LockGuard<'a, T> = spin::mutex::SpinMutexGuard<'a, T>;
 
@@ -129,5 +153,13 @@ mod tests {
         let slept: Vec<bool> = (0..2 * CALLS_PER_SLEEP).map(|_| relax()).collect();
         assert_eq!(slept.iter().filter(|slept| **slept).count(), 2);
         assert!(slept[CALLS_PER_SLEEP as usize - 1], "and yields before");
+    }
+
+    #[test]
+    fn a_thread_that_spins_sleeps_only_without_progress() {
+        let sleeps = |progress: u64| (0..SPINS_PER_SLEEP - 1).filter(|_| spin(progress)).count();
+        assert_eq!((sleeps(1), sleeps(2)), (0, 0));
+        assert!(spin(2));
+        assert_eq!(sleeps(2), 0);
     }
 }
