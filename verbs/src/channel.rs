@@ -4,6 +4,8 @@ use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use dpdk_ffi::NoCancel;
+
 use crate::device::Shared;
 use crate::error::Error;
 use crate::inbox::Inbox;
@@ -36,10 +38,15 @@ impl CompChannel {
     /// caller first calls `request_notify`, then polls the completion queue until it is empty. Otherwise a completion
     /// between the last poll and `request_notify` causes no event.
     ///
+    /// No cancellation point: a thread that is cancelled (`pthread_cancel`) while it waits acts on the request at its
+    /// next cancellation point after the return. A caller that is to be cancelled within a bounded time gives a short
+    /// `timeout`, and calls `pthread_testcancel` between two calls.
+    ///
     /// # Errors
     /// [`Error::DeviceFatal`] after a fatal error, which ends the waits of all threads; [`Error::System`] if the system
     /// call `poll` fails.
     pub fn wait(&self, timeout: Duration) -> Result<Option<CompletionEvent>, Error> {
+        let _no_cancel = NoCancel::new();
         let start = Instant::now();
         let mut waiter = Waiter::new(&self.shared);
         loop {

@@ -4,6 +4,7 @@ use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use dpdk_ffi::NoCancel;
 use roce::counters::{DropCounters, QpCounters};
 use roce::engine::Event;
 use roce::id::{Gid, Mac};
@@ -76,6 +77,7 @@ impl Context {
     /// keys or options, or the device is in a fatal error, or a queue or completion channel of the closed device still
     /// exists.
     pub fn open(spec: &PortSpec, options: &DeviceOptions) -> Result<Context, OpenError> {
+        let _no_cancel = NoCancel::new();
         let device = registry::open(spec, options)?;
         let failed = |error| OpenError::System { what: "cannot make an event file descriptor", error };
         let events = Arc::new(Inbox::with_fd().map_err(failed)?);
@@ -99,6 +101,7 @@ impl Context {
     /// [`Error::LinkDown`] if the link is not up within `timeout`; [`Error::DeviceFatal`] after a fatal error.
     pub fn wait_link(&self, timeout: Duration) -> Result<(), Error> {
         const POLL_INTERVAL: Duration = Duration::from_millis(20);
+        let _no_cancel = NoCancel::new();
         let start = Instant::now();
         let shared = self.shared();
         loop {

@@ -10,7 +10,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-use dpdk_ffi::OfProcess;
+use dpdk_ffi::{NoCancel, OfProcess};
 use roce::counters::QpCounters;
 use roce::engine::limits::DeviceLimits;
 use roce::engine::{DestroyError, Engine, Event, Progress, SharedObjects};
@@ -128,6 +128,7 @@ impl Drop for Device {
         if !self.shared.is_of_this_process() {
             return;
         }
+        let _no_cancel = NoCancel::new();
         self.shared.stopping.store(true, Ordering::Relaxed);
         self.shared.sleep.wake_background();
         self.shared.background.join();
@@ -633,6 +634,7 @@ impl Shared {
 
     pub(crate) fn resolve(&self, dgid: Gid, sgid_index: u8, timeout: Duration) -> Result<Mac, Error> {
         const RETRY_INTERVAL: Duration = Duration::from_millis(1);
+        let _no_cancel = NoCancel::new();
         let start = Instant::now();
         loop {
             let mut driven = self.lock()?;

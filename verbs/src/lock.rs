@@ -4,6 +4,8 @@ use std::cell::Cell;
 use std::thread;
 use std::time::Duration;
 
+use dpdk_ffi::NoCancel;
+
 /// A spin lock. One atomic read-modify-write instruction locks, a plain store unlocks. A system mutex needs a second
 /// read-modify-write instruction to unlock, and each such instruction waits until the processor's store buffer is
 /// empty. A thread that fails to lock calls [`relax`] and retries. A thread that has the lock sleeps only in control
@@ -42,7 +44,7 @@ pub(crate) fn relax() -> bool {
     let sleeps = calls == CALLS_PER_SLEEP;
     CALLS.set(if sleeps { 0 } else { calls });
     if sleeps {
-        thread::sleep(SLEEP)
+        sleep();
     } else {
         thread::yield_now()
     }
@@ -68,9 +70,15 @@ pub(crate) fn spin(progress: u64) -> bool {
     let sleeps = calls == SPINS_PER_SLEEP;
     SPINS.set((progress, if sleeps { 0 } else { calls }));
     if sleeps {
-        thread::sleep(SLEEP);
+        sleep();
     }
     sleeps
+}
+
+/// Sleeps. No cancellation point, because the thread may have other locks.
+fn sleep() {
+    let _no_cancel = NoCancel::new();
+    thread::sleep(SLEEP);
 }
 
 #[cfg(not(loom))]

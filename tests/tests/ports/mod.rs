@@ -11,4 +11,5 @@ mod pairs;
 mod sleep;
 mod stat;
 mod stop;
+mod threads;
 mod verbs;
