@@ -9,6 +9,7 @@ use dpdk_ffi::NoCancel;
 use crate::device::Shared;
 use crate::error::Error;
 use crate::inbox::Inbox;
+use crate::limits::TooFewDescriptors;
 use crate::listeners::CompletionEvent;
 use crate::waiter::Waiter;
 
@@ -22,7 +23,10 @@ pub struct CompChannel {
 impl CompChannel {
     pub(crate) fn new(shared: Arc<Shared>) -> Result<Self, Error> {
         shared.check()?;
-        let failed = |error| Error::System { what: "cannot make an event file descriptor", error };
+        let failed = |error| match TooFewDescriptors::of("a completion channel", error) {
+            Ok(limited) => limited.into(),
+            Err(error) => Error::System { what: "cannot make an event file descriptor", error },
+        };
         let inbox = Arc::new(Inbox::with_fd().map_err(failed)?);
         shared.listeners.add_channel(&inbox);
         Ok(CompChannel { inbox, shared })

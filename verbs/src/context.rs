@@ -20,6 +20,7 @@ use crate::cq::Cq;
 use crate::device::Shared;
 use crate::error::{Error, OpenError};
 use crate::inbox::Inbox;
+use crate::limits::TooFewDescriptors;
 use crate::mr::Pd;
 use crate::objects::ContextObjects;
 use crate::options::DeviceOptions;
@@ -79,7 +80,10 @@ impl Context {
     pub fn open(spec: &PortSpec, options: &DeviceOptions) -> Result<Context, OpenError> {
         let _no_cancel = NoCancel::new();
         let device = registry::open(spec, options)?;
-        let failed = |error| OpenError::System { what: "cannot make an event file descriptor", error };
+        let failed = |error| match TooFewDescriptors::of("a context", error) {
+            Ok(limited) => limited.into(),
+            Err(error) => OpenError::System { what: "cannot make an event file descriptor", error },
+        };
         let events = Arc::new(Inbox::with_fd().map_err(failed)?);
         Ok(Context { objects: Arc::new(ContextObjects::new(device, events)) })
     }

@@ -5,6 +5,7 @@ mod exchange;
 mod fork;
 mod kill;
 mod leftovers;
+mod limits;
 mod link_changes;
 mod links;
 mod pairs;
