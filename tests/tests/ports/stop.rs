@@ -1,6 +1,8 @@
 //! Processes that are stopped by SIGSTOP and continued by SIGCONT: completions and retransmissions at both ends.
 
 use std::collections::BTreeMap;
+use std::fs;
+use std::path::{Path, PathBuf};
 use std::process::Command as Program;
 use std::thread::sleep;
 use std::time::Duration;
@@ -12,7 +14,7 @@ use roce::recovery::RecoveryScheme;
 use tests::protocol::{Command, Connect, Done, Load, Op, QpReply, Tally};
 
 use super::kill::check_messages;
-use super::links::{Side, memif, veth};
+use super::links::{Side, memif, unique, veth};
 use crate::live::{End, Peer, Settings, TIMEOUT, connect, run, turn};
 
 /// How long a process is stopped.
@@ -35,6 +37,8 @@ const MANY: usize = 32;
 const RETRANSMISSIONS_MAX: u64 = 2048;
 /// Probes of a queue pair per stop, at most. The waits between them double.
 const PROBES_MAX: u64 = 100;
+/// Periods of a CPU quota, of 100 ms each.
+const PERIODS: u32 = 20;
 
 /// Sends a signal to the process of an end.
 fn signal(end: &End, name: &str) {
@@ -61,9 +65,8 @@ fn connect_qps(ends: &mut [End; 2], sides: &[Side; 2], conn: &ConnAttr, count: u
         let command = Command::Qp { gid_index: sides[end].gid_index, depth: OUTSTANDING as u32 };
         (0..count).map(|_| ends[end].peer.tell(&command)).collect()
     });
-    for number in 0..count {
-        for end in 0..2 {
-            let [own, other] = [end, 1 - end].map(|end: usize| &qps[end][number]);
+    for (near, far) in qps[0].iter().zip(&qps[1]) {
+        for (end, [own, other]) in [[near, far], [far, near]].into_iter().enumerate() {
             let connect = Connect::new(own.qp, other.clone(), sides[end].gid_index, conn);
             let Done {} = ends[end].peer.tell(&Command::Connect(connect));
         }
@@ -71,20 +74,23 @@ fn connect_qps(ends: &mut [End; 2], sides: &[Side; 2], conn: &ConnAttr, count: u
     qps.map(|qps| qps.iter().map(|qp| qp.qp).collect())
 }
 
-fn give_load(ends: &mut [End; 2], end: usize, qps: &[usize], time: Duration) {
-    let (own, other) = (ends[end].mr, ends[1 - end].mr);
-    ends[end].peer.give(&Command::Load(Load {
-        qps: qps.to_vec(),
-        mr: own.mr,
-        ops: vec![Op::Write, Op::Read],
-        len_bytes: LEN_BYTES,
-        remote_addr: other.addr,
-        rkey: other.rkey,
-        outstanding: OUTSTANDING,
-        seed: 1,
-        post_millis: time.as_millis() as u64,
-        wait_millis: TIMEOUT.as_millis() as u64 / 2,
-    }));
+/// Puts load on both ends.
+fn give_loads(ends: &mut [End; 2], qps: &[Vec<usize>; 2], time: Duration) {
+    let [near, far] = [ends[0].mr, ends[1].mr];
+    for ((end, qps), (own, other)) in ends.iter_mut().zip(qps).zip([(near, far), (far, near)]) {
+        end.peer.give(&Command::Load(Load {
+            qps: qps.clone(),
+            mr: own.mr,
+            ops: vec![Op::Write, Op::Read],
+            len_bytes: LEN_BYTES,
+            remote_addr: other.addr,
+            rkey: other.rkey,
+            outstanding: OUTSTANDING,
+            seed: 1,
+            post_millis: time.as_millis() as u64,
+            wait_millis: TIMEOUT.as_millis() as u64 / 2,
+        }));
+    }
 }
 
 /// Puts load on both ends, and stops one of them meanwhile.
@@ -96,15 +102,13 @@ fn stop_under_load(
     stopped: usize,
 ) -> [Vec<Tally>; 2] {
     let qps = connect_qps(ends, sides, conn, count);
-    for end in 0..2 {
-        give_load(ends, end, &qps[end], BEFORE + STOP + AFTER);
-    }
+    give_loads(ends, &qps, BEFORE + STOP + AFTER);
     sleep(BEFORE);
     stop_for(&ends[stopped], STOP);
     let tallies = [0, 1].map(|end: usize| ends[end].peer.answer(TIMEOUT).expect("a load is answered"));
-    for end in 0..2 {
-        for qp in &qps[end] {
-            let Done {} = ends[end].peer.tell(&Command::Destroy { qp: *qp });
+    for (end, qps) in ends.iter_mut().zip(qps) {
+        for qp in qps {
+            let Done {} = end.peer.tell(&Command::Destroy { qp });
         }
     }
     tallies
@@ -194,25 +198,80 @@ fn an_idle_connection_over_a_veth_pair_outlives_a_stop() {
     stop_each_idle(&veth("af_packet", 1500));
 }
 
-/// Stops a process for 80 ms of each 100 ms, as the kernel does with the processes of a cgroup whose CPU quota is 20 %.
-#[test]
-fn a_connection_outlives_the_stops_of_a_cpu_quota() {
-    const PERIODS: u32 = 20;
-    let _turn = turn();
-    let sides = memif("quota");
-    let mut ends = start(&sides);
-    let qps = connect_qps(&mut ends, &sides, &ConnAttr::default(), FEW);
-    for end in 0..2 {
-        give_load(&mut ends, end, &qps[end], PERIODS * Duration::from_millis(100));
-    }
-    for _ in 0..PERIODS {
-        stop_for(&ends[0], Duration::from_millis(80));
-        sleep(Duration::from_millis(20));
-    }
-    for end in &mut ends {
+/// Load on a few queue pairs of each end, for as many periods of 100 ms, while `stop` stops a process.
+fn load_for_periods(ends: &mut [End; 2], sides: &[Side; 2], stop: impl FnOnce(&End)) {
+    let qps = connect_qps(ends, sides, &ConnAttr::default(), FEW);
+    give_loads(ends, &qps, PERIODS * Duration::from_millis(100));
+    stop(&ends[0]);
+    for end in ends {
         let tallies: Vec<Tally> = end.peer.answer(TIMEOUT).expect("a load is answered");
         for tally in tallies {
             assert_eq!(tally.sends_ended, BTreeMap::from([(WcStatus::Success as u32, tally.sends)]));
         }
     }
+}
+
+/// Stops a process for 80 ms of each 100 ms, as the kernel does with the processes of a cgroup whose CPU quota is 20 %.
+#[test]
+fn a_connection_outlives_stops_of_80_of_each_100_ms() {
+    let _turn = turn();
+    let sides = memif("stops");
+    load_for_periods(&mut start(&sides), &sides, |end| {
+        for _ in 0..PERIODS {
+            stop_for(end, Duration::from_millis(80));
+            sleep(Duration::from_millis(20));
+        }
+    });
+}
+
+/// A cgroup with a CPU quota of 20 %; removed when dropped, after its processes have ended.
+struct Quota(PathBuf);
+
+impl Quota {
+    fn new() -> Quota {
+        let is_version_2 = Path::new("/sys/fs/cgroup/cgroup.controllers").exists();
+        let (root, file, quota) = match is_version_2 {
+            true => ("/sys/fs/cgroup", "cpu.max", "20000 100000"),
+            false => ("/sys/fs/cgroup/cpu", "cpu.cfs_quota_us", "20000"),
+        };
+        if is_version_2 {
+            // If this fails, the file of the quota is missing.
+            let _ = fs::write(format!("{root}/cgroup.subtree_control"), "+cpu");
+        }
+        let path = Path::new(root).join(unique("quota"));
+        let made = fs::create_dir(&path).and_then(|()| fs::write(path.join(file), quota));
+        let quota = Quota(path);
+        made.unwrap_or_else(|error| {
+            panic!("{error}: this test needs root, and the cgroup controller cpu below {root}")
+        });
+        quota
+    }
+
+    fn add(&self, end: &End) {
+        fs::write(self.0.join("cgroup.procs"), end.peer.id().to_string()).expect("root may move a process");
+    }
+
+    /// Returns how often the kernel has stopped the processes.
+    fn throttled(&self) -> u64 {
+        let text = fs::read_to_string(self.0.join("cpu.stat")).expect("of a controller cpu");
+        let number = text.lines().find_map(|line| line.strip_prefix("nr_throttled "));
+        number.and_then(|number| number.parse().ok()).expect("a number")
+    }
+}
+
+impl Drop for Quota {
+    fn drop(&mut self) {
+        // If this fails, a process has not ended, and an empty cgroup is left.
+        let _ = fs::remove_dir(&self.0);
+    }
+}
+
+#[test]
+fn a_connection_outlives_the_stops_of_a_cpu_quota() {
+    let _turn = turn();
+    let quota = Quota::new();
+    let sides = memif("quota");
+    let mut ends = start(&sides);
+    load_for_periods(&mut ends, &sides, |end| quota.add(end));
+    assert!(quota.throttled() >= u64::from(PERIODS) / 4, "the quota had no effect");
 }
