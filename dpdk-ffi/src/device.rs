@@ -7,6 +7,7 @@ use std::path::{Path, PathBuf};
 
 use crate::eal::Eal;
 use crate::errno::Errno;
+use crate::exit::ExitFile;
 use crate::guard;
 use crate::log::{self, LogLines};
 use crate::memif::{self, MemifAccess};
@@ -29,6 +30,8 @@ pub struct Device {
     port_id: PortId,
     /// The kernel's sockets behind the port, of af_packet.
     sockets: Vec<RawFd>,
+    /// The socket on which the driver listens.
+    exit_file: Option<ExitFile>,
 }
 
 /// Reason why a device cannot be used.
@@ -290,7 +293,7 @@ fn attach(
     Errno::check(ret).map_err(failed)?;
     match port_id {
         Some(port_id) => {
-            let device = Device { bus, name: c_name, port_id, sockets };
+            let device = Device { bus, name: c_name, port_id, sockets, exit_file: None };
             let socket = || argument(args, "socket").unwrap_or_default().to_owned();
             if is_alone { Ok(device) } else { Err(DeviceError::SocketShared { socket: socket() }) }
         }
@@ -315,6 +318,14 @@ fn detach(bus: &CStr, name: &CStr) {
 }
 
 impl Device {
+    /// Has the file `path`, which the driver created and removes when the device is detached, removed also if the
+    /// process exits before.
+    #[must_use]
+    pub fn with_file(mut self, path: &Path) -> Self {
+        self.exit_file = Some(ExitFile::new(path.to_owned()));
+        self
+    }
+
     /// Returns the number of the Ethernet port.
     pub fn port_id(&self) -> PortId {
         self.port_id

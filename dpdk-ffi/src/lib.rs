@@ -31,11 +31,13 @@
 //! EAL there. See [`Process`].
 #![allow(unsafe_code)]
 
+mod cancel;
 mod counter;
 mod device;
 mod eal;
 mod errno;
 mod ethdev;
+mod exit;
 mod guard;
 mod log;
 mod mbuf;
@@ -47,6 +49,7 @@ mod runtime_dir;
 mod sockets;
 mod thread;
 
+pub use cancel::NoCancel;
 pub use device::{Device, DeviceError};
 pub use eal::{Eal, EalConfig, EalError, Memory, runtime_dir};
 pub use errno::Errno;
@@ -54,6 +57,7 @@ pub use ethdev::{
     DEFAULT_DESCRIPTORS, EthPort, EthQueue, HELD_MBUFS, Link, PortBuilder, PortCounters, PortError, PortInfo,
     PortStats, QueueSet, TX_QUEUE_FRAMES, WakeKind,
 };
+pub use exit::ExitFile;
 pub use log::{LogLevel, LogLines};
 pub use mbuf::{AppendError, Mbuf, Segments};
 pub use memif::MemifAccess;

@@ -30,6 +30,10 @@
 
 /* Longer than any processor delays a write: replaces a membarrier that was registered and is now refused. */
 #define FENCE_USEC 1000
+/* A wait for another thread sleeps at each SPINS_PER_SLEEP-th look: a thread of the scheduling policy SCHED_FIFO would
+ * otherwise keep the processor from the thread that it waits for. */
+#define SPINS_PER_SLEEP 1024
+#define SLEEP_USEC 100
 
 struct shim_burst_flag {
 	_Alignas(64) atomic_bool busy;
@@ -117,10 +121,19 @@ static bool membarrier(int command)
 	return syscall(SYS_membarrier, command, 0, 0) == 0;
 }
 
+static void relax(unsigned int *calls)
+{
+	if (++*calls % SPINS_PER_SLEEP == 0)
+		usleep(SLEEP_USEC);
+	else
+		rte_pause();
+}
+
 static void run_handler(void *arg)
 {
 	struct guarded *guarded = arg;
 	struct shim_burst_flag *flag;
+	unsigned int calls = 0;
 
 	pthread_mutex_lock(&control_lock);
 	if (!atomic_load(&guarded->cancelled)) {
@@ -129,7 +142,7 @@ static void run_handler(void *arg)
 			usleep(FENCE_USEC);
 		LIST_FOREACH(flag, &bursts, next)
 			while (atomic_load_explicit(&flag->busy, memory_order_seq_cst))
-				rte_pause();
+				relax(&calls);
 		guarded->handler(guarded->arg);
 		atomic_store_explicit(&handler_waits, false, memory_order_release);
 	}
@@ -212,6 +225,7 @@ int shim_intr_callback_unregister(const struct rte_intr_handle *handle, rte_intr
 static int cancel(struct guarded *guarded, rte_intr_unregister_callback_fn unregistered)
 {
 	const struct rte_intr_handle *handle = guarded->handle;
+	unsigned int calls = 0;
 	int ret;
 
 	guarded->unregistered = unregistered;
@@ -226,6 +240,7 @@ static int cancel(struct guarded *guarded, rte_intr_unregister_callback_fn unreg
 			run_unregistered((struct rte_intr_handle *)(uintptr_t)handle, guarded);
 		if (ret != -EAGAIN)
 			return ret;
+		relax(&calls);
 	}
 }
 

@@ -99,6 +99,11 @@ fn a_ring_port_keeps_content_and_chains() {
 }
 
 #[test]
+fn frames_for_a_receiver_that_is_stopped_are_discarded() {
+    play_alone("stalled");
+}
+
+#[test]
 fn an_exhausted_pool_is_no_disaster() {
     play_alone("exhaustion");
 }

@@ -10,10 +10,26 @@ pub use loom::{
 #[cfg(not(loom))]
 pub use std::sync::{Mutex, MutexGuard, atomic};
 
-#[cfg(loom)]
-pub(crate) use loom::thread::yield_now;
+/// Lets other threads run while the caller waits for one of them. `calls`: number of earlier calls in this wait. Every
+/// 1024th call sleeps for 100 us, because a thread of the scheduling policy SCHED_FIFO that only yields lets no thread
+/// of lower priority run. Returns whether the call slept.
 #[cfg(not(loom))]
-pub(crate) use std::thread::yield_now;
+pub(crate) fn relax(calls: u32) -> bool {
+    let sleeps = calls % 1024 == 1023;
+    if sleeps {
+        std::thread::sleep(std::time::Duration::from_micros(100));
+    } else {
+        std::thread::yield_now();
+    }
+    sleeps
+}
+
+/// Yields.
+#[cfg(loom)]
+pub(crate) fn relax(_calls: u32) -> bool {
+    loom::thread::yield_now();
+    false
+}
 
 /// [`std::cell::UnsafeCell`] with the interface of loom's `UnsafeCell`: a closure receives the pointer to the value.
 #[cfg(not(loom))]
@@ -36,5 +52,15 @@ impl<T> UnsafeCell<T> {
     #[inline(always)]
     pub(crate) fn with_mut<R>(&self, write: impl FnOnce(*mut T) -> R) -> R {
         write(self.0.get())
+    }
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::relax;
+
+    #[test]
+    fn a_thread_that_waits_sleeps_at_intervals() {
+        assert_eq!((0..2048).filter(|calls| relax(*calls)).collect::<Vec<_>>(), [1023, 2047]);
     }
 }

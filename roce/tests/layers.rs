@@ -41,6 +41,7 @@ const UNSAFE: &[&str] = &[
     "roce/tests/hostile/memory.rs",
     // Processes that fork, which the standard library does not offer.
     "tests/src/bin/roce-fork.rs",
+    "tests/src/bin/roce-threads.rs",
     "verbs/src/memory/populate.rs",
     "verbs/src/memory/signals.rs",
     "verbs/tests/memory_faults/",

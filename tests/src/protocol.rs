@@ -113,6 +113,9 @@ pub struct Connect {
     pub min_rnr_timer: u8,
     /// READs outstanding, at both ends.
     pub rd_atomic: u8,
+    /// Recovery scheme, as its `Display` shows it; absent: the default. Only peers of this project's verbs know it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub recovery: Option<String>,
 }
 
 impl Connect {
@@ -131,15 +134,21 @@ impl Connect {
             rnr_retry: conn.rnr_retry,
             min_rnr_timer: conn.min_rnr_timer,
             rd_atomic: conn.max_rd_atomic,
+            recovery: (conn.recovery != ConnAttr::default().recovery).then(|| conn.recovery.to_string()),
         };
         assert_eq!(connect.conn(), Some(*conn), "the protocol lacks an attribute: add it to `Connect`");
         connect
     }
 
     /// The attributes of the connection; those that the protocol does not carry have their defaults. `None` if no
-    /// path MTU has `path_mtu_bytes`.
+    /// path MTU has `path_mtu_bytes`, or `recovery` names no recovery scheme.
     pub fn conn(&self) -> Option<ConnAttr> {
+        let recovery = match &self.recovery {
+            Some(name) => name.parse().ok()?,
+            None => ConnAttr::default().recovery,
+        };
         Some(ConnAttr {
+            recovery,
             path_mtu: PathMtu::from_bytes(self.path_mtu_bytes)?,
             max_rd_atomic: self.rd_atomic,
             max_dest_rd_atomic: self.rd_atomic,
@@ -152,7 +161,7 @@ impl Connect {
     }
 }
 
-/// Work requests of all operations, posted on several queue pairs. Sends and receives use one memory region of this
+/// Work requests posted on several queue pairs. Sends and receives use one memory region of this
 /// peer, and sends access one memory region of the other peer.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Load {
@@ -160,6 +169,8 @@ pub struct Load {
     pub qps: Vec<usize>,
     /// Which memory of this peer.
     pub mr: usize,
+    /// Operations of the sends, of which each send has one at random.
+    pub ops: Vec<Op>,
     /// Bytes that a work request accesses at most, from the first byte of either memory region on.
     pub len_bytes: u32,
     /// First byte of the memory of the other peer.

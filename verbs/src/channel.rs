@@ -4,9 +4,12 @@ use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use dpdk_ffi::NoCancel;
+
 use crate::device::Shared;
 use crate::error::Error;
 use crate::inbox::Inbox;
+use crate::limits::TooFewDescriptors;
 use crate::listeners::CompletionEvent;
 use crate::waiter::Waiter;
 
@@ -20,7 +23,10 @@ pub struct CompChannel {
 impl CompChannel {
     pub(crate) fn new(shared: Arc<Shared>) -> Result<Self, Error> {
         shared.check()?;
-        let failed = |error| Error::System { what: "cannot make an event file descriptor", error };
+        let failed = |error| match TooFewDescriptors::of("a completion channel", error) {
+            Ok(limited) => limited.into(),
+            Err(error) => Error::System { what: "cannot make an event file descriptor", error },
+        };
         let inbox = Arc::new(Inbox::with_fd().map_err(failed)?);
         shared.listeners.add_channel(&inbox);
         Ok(CompChannel { inbox, shared })
@@ -36,6 +42,10 @@ impl CompChannel {
     /// caller first calls `request_notify`, then polls the completion queue until it is empty. Otherwise a completion
     /// between the last poll and `request_notify` causes no event.
     ///
+    /// No cancellation point: a thread that is cancelled (`pthread_cancel`) while it waits acts on the request at its
+    /// next cancellation point after the return. A caller that is to be cancelled within a bounded time gives a short
+    /// `timeout`, and calls `pthread_testcancel` between two calls.
+    ///
     /// # Errors
     /// [`Error::DeviceFatal`] after a fatal error, which ends the waits of all threads; [`Error::System`] if the system
     /// call `poll` fails.
@@ -50,6 +60,7 @@ impl CompChannel {
         timeout: Duration,
         on_take: impl Fn(&CompletionEvent),
     ) -> Result<Option<CompletionEvent>, Error> {
+        let _no_cancel = NoCancel::new();
         let start = Instant::now();
         let mut waiter = Waiter::new(&self.shared);
         loop {

@@ -4,6 +4,7 @@ use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use dpdk_ffi::NoCancel;
 use roce::counters::{DropCounters, QpCounters};
 use roce::engine::Event;
 use roce::id::{Gid, Mac};
@@ -19,6 +20,7 @@ use crate::cq::Cq;
 use crate::device::Shared;
 use crate::error::{Error, OpenError};
 use crate::inbox::Inbox;
+use crate::limits::TooFewDescriptors;
 use crate::mr::Pd;
 use crate::objects::ContextObjects;
 use crate::options::DeviceOptions;
@@ -76,8 +78,12 @@ impl Context {
     /// keys or options, or the device is in a fatal error, or a queue or completion channel of the closed device still
     /// exists.
     pub fn open(spec: &PortSpec, options: &DeviceOptions) -> Result<Context, OpenError> {
+        let _no_cancel = NoCancel::new();
         let device = registry::open(spec, options)?;
-        let failed = |error| OpenError::System { what: "cannot make an event file descriptor", error };
+        let failed = |error| match TooFewDescriptors::of("a context", error) {
+            Ok(limited) => limited.into(),
+            Err(error) => OpenError::System { what: "cannot make an event file descriptor", error },
+        };
         let events = Arc::new(Inbox::with_fd().map_err(failed)?);
         Ok(Context { objects: Arc::new(ContextObjects::new(device, events)) })
     }
@@ -99,6 +105,7 @@ impl Context {
     /// [`Error::LinkDown`] if the link is not up within `timeout`; [`Error::DeviceFatal`] after a fatal error.
     pub fn wait_link(&self, timeout: Duration) -> Result<(), Error> {
         const POLL_INTERVAL: Duration = Duration::from_millis(20);
+        let _no_cancel = NoCancel::new();
         let start = Instant::now();
         let shared = self.shared();
         loop {

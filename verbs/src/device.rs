@@ -10,7 +10,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-use dpdk_ffi::OfProcess;
+use dpdk_ffi::{NoCancel, OfProcess};
 use roce::counters::QpCounters;
 use roce::engine::limits::DeviceLimits;
 use roce::engine::{DestroyError, Engine, Event, Progress, SharedObjects};
@@ -27,7 +27,7 @@ use crate::error::Error;
 use crate::fatal::Fatal;
 use crate::kernel::{Interface, KernelError, KernelNeighbours};
 use crate::listeners::Listeners;
-use crate::lock::relax;
+use crate::lock::{relax, spin};
 use crate::options::{DeviceOptions, ProgressPolicy};
 use crate::port::config::{interface_mtu_bytes, interface_neighbour};
 use crate::port::{DpdkPort, PortControl, PortKind, PortSpec, SharedInterface, Wire};
@@ -128,6 +128,7 @@ impl Drop for Device {
         if !self.shared.is_of_this_process() {
             return;
         }
+        let _no_cancel = NoCancel::new();
         self.shared.stopping.store(true, Ordering::Relaxed);
         self.shared.sleep.wake_background();
         self.shared.background.join();
@@ -427,11 +428,13 @@ impl Shared {
 
     /// Tries at most `LOCK_TRIES` times to lock and then poll the engine. If all tries fail, yields the processor,
     /// because the thread that has the lock may be waiting for a processor. If the background thread drives the engine,
-    /// returns without a try: a later poll succeeds, and the background thread then stops driving.
+    /// returns without a try: a later poll succeeds, and the background thread then stops driving. The wait ends also if
+    /// the caller has the scheduling policy SCHED_FIFO and the processor of the thread that has the lock.
     #[cold]
     #[inline(never)]
     fn drive_later(&self) -> Result<(), Error> {
         if self.activity.is_background_driving() {
+            spin(self.activity.polls());
             return self.check();
         }
         for _ in 0..LOCK_TRIES {
@@ -632,6 +635,7 @@ impl Shared {
 
     pub(crate) fn resolve(&self, dgid: Gid, sgid_index: u8, timeout: Duration) -> Result<Mac, Error> {
         const RETRY_INTERVAL: Duration = Duration::from_millis(1);
+        let _no_cancel = NoCancel::new();
         let start = Instant::now();
         loop {
             let mut driven = self.lock()?;
@@ -676,10 +680,15 @@ impl Shared {
 
 #[cfg(all(test, not(loom)))]
 mod tests {
+    use std::process::Command;
+    use std::sync::atomic::{AtomicBool, Ordering};
     use std::sync::mpsc::channel;
     use std::thread;
     use std::time::Duration;
 
+    use rustix::thread::{CpuSet, gettid, sched_getaffinity, sched_setaffinity};
+
+    use super::Shared;
     use crate::{Context, DeviceOptions};
 
     /// Timeout of the wait in this test, reached only if the test fails.
@@ -704,5 +713,51 @@ mod tests {
         drop(driven);
         assert_eq!(answer, Ok((true, "net_null".to_owned(), true)));
         reader.join().unwrap().unwrap();
+    }
+
+    /// Polls of a SCHED_FIFO thread until the thread that has the engine's lock has run; without sleeps there is no
+    /// bound but the kernel's limit for such threads (0.95 s).
+    const FIFO_POLLS_MAX: u32 = 5_000_000;
+
+    /// Polls, as a thread of the scheduling policy SCHED_FIFO, until `is_released`. Returns the number of polls.
+    fn poll_with_fifo(shared: &Shared, is_fifo: &AtomicBool, is_released: &AtomicBool) -> u32 {
+        let tid = gettid().as_raw_nonzero().to_string();
+        let status = Command::new("chrt").args(["--fifo", "--pid", "1", &tid]).status();
+        let is_permitted = status.is_ok_and(|status| status.success());
+        is_fifo.store(true, Ordering::Relaxed);
+        assert!(is_permitted, "this test needs chrt (util-linux) and CAP_SYS_NICE: run it as root");
+        let poll = |polls: &u32| {
+            shared.drive().unwrap();
+            *polls == FIFO_POLLS_MAX || is_released.load(Ordering::Relaxed)
+        };
+        (1..=FIFO_POLLS_MAX).find(poll).unwrap_or(FIFO_POLLS_MAX)
+    }
+
+    /// Both threads run on one processor, so the thread that has the lock runs only while the other thread sleeps.
+    #[test]
+    fn a_fifo_thread_that_polls_lets_the_thread_run_that_has_the_lock() {
+        let context =
+            Context::open(&"eal:net_null86,dev.no-rx=1".parse().unwrap(), &DeviceOptions::default()).unwrap();
+        let shared = context.shared();
+        let permitted = sched_getaffinity(None).unwrap();
+        let mut processor = CpuSet::new();
+        processor.set((0..CpuSet::MAX_CPU).find(|number| permitted.is_set(*number)).unwrap());
+        for is_background in [false, true] {
+            let (is_fifo, is_released) = (AtomicBool::new(false), AtomicBool::new(false));
+            let polls = thread::scope(|scope| {
+                let driven = shared.inspect();
+                let background = is_background.then(|| shared.activity.drive_in_background());
+                sched_setaffinity(None, &processor).unwrap();
+                let poller = scope.spawn(|| poll_with_fifo(shared, &is_fifo, &is_released));
+                while !is_fifo.load(Ordering::Relaxed) {
+                    thread::yield_now();
+                }
+                drop((driven, background));
+                is_released.store(true, Ordering::Relaxed);
+                sched_setaffinity(None, &permitted).unwrap();
+                poller.join().unwrap()
+            });
+            assert!(polls < FIFO_POLLS_MAX, "beside the background thread: {is_background}");
+        }
     }
 }

@@ -20,6 +20,7 @@
 use std::ops::{Deref, DerefMut};
 use std::thread;
 
+use dpdk_ffi::NoCancel;
 use roce::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use roce::time::Instant;
 
@@ -73,6 +74,8 @@ pub(crate) struct DriveGuard<'a, T: Drive> {
     // `poison_guard` is dropped first and releases the lock, because the drop of `_answer` takes the lock again.
     poison_guard: PoisonGuard<'a, T>,
     _answer: Answer<'a, T>,
+    /// A burst, or the log, may be a cancellation point.
+    _no_cancel: NoCancel,
 }
 
 impl<T: Drive> DriveLock<T> {
@@ -82,7 +85,8 @@ impl<T: Drive> DriveLock<T> {
 
     #[inline]
     fn guard<'a>(&'a self, driven: LockGuard<'a, T>) -> DriveGuard<'a, T> {
-        DriveGuard { poison_guard: PoisonGuard::new(driven), _answer: Answer(self) }
+        let _no_cancel = NoCancel::new();
+        DriveGuard { poison_guard: PoisonGuard::new(driven), _answer: Answer(self), _no_cancel }
     }
 
     pub(crate) fn lock(&self) -> DriveGuard<'_, T> {

@@ -12,6 +12,7 @@ use roce::port::pcap::CaptureError;
 use roce::qp::ModifyError;
 
 use crate::kernel::KernelError;
+use crate::limits::TooFewDescriptors;
 use crate::memory::UnusableMemory;
 
 /// Reason why [`crate::Context::open`] failed.
@@ -30,7 +31,7 @@ pub enum OpenError {
     /// An XDP port could not be opened, most often because the process lacks the permission to lock enough memory or to
     /// load an XDP program.
     #[error(
-        "{error}\n  An af_xdp port needs CAP_NET_RAW, CAP_NET_ADMIN and CAP_BPF outside of user namespaces, and may lock {memlock} here (`ulimit -l`): run as root, or ask `roce doctor --port {port}`"
+        "{error}\n  An af_xdp port needs CAP_NET_RAW, CAP_NET_ADMIN and CAP_BPF outside of user namespaces, and may lock {memlock} here (RLIMIT_MEMLOCK; raise it by `ulimit -l unlimited`, systemd: LimitMEMLOCK=infinity, docker run --ulimit memlock=-1): run as root, or ask `roce doctor --port {port}`"
     )]
     Xdp {
         /// The port's name.
@@ -40,6 +41,9 @@ pub enum OpenError {
         /// Limit of locked memory of the process, with its unit.
         memlock: String,
     },
+    /// The process may not have as many files open as a device needs.
+    #[error(transparent)]
+    TooFewDescriptors(#[from] TooFewDescriptors),
     /// The memory for packet buffers could not be allocated.
     #[error(transparent)]
     Mempool(#[from] MempoolError),
@@ -179,6 +183,9 @@ pub enum Error {
         /// ID of the process that opened the device.
         pid: u32,
     },
+    /// The process may not open a further file.
+    #[error(transparent)]
+    TooFewDescriptors(#[from] TooFewDescriptors),
     /// Memory of the application cannot be registered.
     #[error(transparent)]
     UnusableMemory(#[from] UnusableMemory),

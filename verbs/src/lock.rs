@@ -4,6 +4,8 @@ use std::cell::Cell;
 use std::thread;
 use std::time::Duration;
 
+use dpdk_ffi::NoCancel;
+
 /// A spin lock. One atomic read-modify-write instruction locks, a plain store unlocks. A system mutex needs a second
 /// read-modify-write instruction to unlock, and each such instruction waits until the processor's store buffer is
 /// empty. A thread that fails to lock calls [`relax`] and retries. A thread that has the lock sleeps only in control
@@ -42,11 +44,41 @@ pub(crate) fn relax() -> bool {
     let sleeps = calls == CALLS_PER_SLEEP;
     CALLS.set(if sleeps { 0 } else { calls });
     if sleeps {
-        thread::sleep(SLEEP)
+        sleep();
     } else {
         thread::yield_now()
     }
     sleeps
+}
+
+/// Number of calls of [`spin`] by a thread, without progress, of which the last sleeps. Sleeps must be rare, because a
+/// thread on another processor may have the lock for a long poll.
+const SPINS_PER_SLEEP: u32 = 1 << 16;
+
+thread_local! {
+    /// `progress` of the last call of [`spin`], and the number of calls with this value.
+    static SPINS: Cell<(u64, u32)> = const { Cell::new((0, 0)) };
+}
+
+/// Called after a failure to lock, by a thread that neither yields nor sleeps, because the lock will soon be free.
+/// `progress`: a number that differs after the lock was taken meanwhile. Every `SPINS_PER_SLEEP`th call with the same
+/// number sleeps, for the reason given for [`relax`]. Returns whether the call slept.
+#[cold]
+pub(crate) fn spin(progress: u64) -> bool {
+    let (seen, calls) = SPINS.get();
+    let calls = if seen == progress { calls + 1 } else { 1 };
+    let sleeps = calls == SPINS_PER_SLEEP;
+    SPINS.set((progress, if sleeps { 0 } else { calls }));
+    if sleeps {
+        sleep();
+    }
+    sleeps
+}
+
+/// Sleeps. No cancellation point, because the thread may have other locks.
+fn sleep() {
+    let _no_cancel = NoCancel::new();
+    thread::sleep(SLEEP);
 }
 
 #[cfg(not(loom))]
@@ -129,5 +161,13 @@ mod tests {
         let slept: Vec<bool> = (0..2 * CALLS_PER_SLEEP).map(|_| relax()).collect();
         assert_eq!(slept.iter().filter(|slept| **slept).count(), 2);
         assert!(slept[CALLS_PER_SLEEP as usize - 1], "and yields before");
+    }
+
+    #[test]
+    fn a_thread_that_spins_sleeps_only_without_progress() {
+        let sleeps = |progress: u64| (0..SPINS_PER_SLEEP - 1).filter(|_| spin(progress)).count();
+        assert_eq!((sleeps(1), sleeps(2)), (0, 0));
+        assert!(spin(2));
+        assert_eq!(sleeps(2), 0);
     }
 }

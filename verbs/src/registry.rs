@@ -13,6 +13,7 @@ use roce::port::pcap::Pcap;
 
 use crate::device::{Device, EngineClock, Shared};
 use crate::error::OpenError;
+use crate::limits::{DESCRIPTORS_PER_DEVICE, TooFewDescriptors};
 use crate::link::LinkWatch;
 use crate::options::DeviceOptions;
 use crate::port::{self, PortSpec, Wire};
@@ -65,6 +66,7 @@ fn check(device: &Device, spec: &PortSpec, options: &DeviceOptions) -> Result<()
 }
 
 fn open_device(spec: &PortSpec, options: &DeviceOptions) -> Result<Arc<Device>, OpenError> {
+    TooFewDescriptors::check("a device", DESCRIPTORS_PER_DEVICE)?;
     let opened = port::open(spec, &options.eal)?;
     let clock = EngineClock::new();
     let wire = match &options.pcap {

@@ -6,13 +6,18 @@ use verbs::port::PortKind;
 use verbs::{PathMtu, PortSpec};
 
 use super::finding::{Finding, Severity};
-use super::system::{KernelInterface, System};
+use super::system::{CpuQuota, KernelInterface, System};
 
 const MIB: u64 = 1 << 20;
 /// Free hugepages, in bytes, that `dpdk_ffi` requires by default to use them.
 const HUGEPAGES_WANTED_BYTES: u64 = 256 * MIB;
 /// Bytes that a NIC driver locks for one port's buffers and rings.
 const MEMLOCK_WANTED_BYTES: u64 = 512 * MIB;
+
+/// Files that a process may have open, as a rule of Linux.
+const OPEN_FILES_WANTED: u64 = 1024;
+/// CPU quota that a thread that polls and a background thread that polls do not use up.
+const CPU_QUOTA_WANTED_PERCENT: u64 = 200;
 
 const CAP_NET_ADMIN: u64 = 1 << 12;
 const CAP_NET_RAW: u64 = 1 << 13;
@@ -140,9 +145,49 @@ pub(super) fn memlock(system: &System, port: Option<&PortSpec>) -> Finding {
                 bytes / 1024,
                 MEMLOCK_WANTED_BYTES / MIB
             );
-            Finding::new(TOPIC, severity, what).mend("ulimit -l unlimited   # after adding `* - memlock unlimited` to /etc/security/limits.d/rdma.conf")
+            Finding::new(TOPIC, severity, what).mend(
+                "ulimit -l unlimited   # after adding `* - memlock unlimited` to /etc/security/limits.d/rdma.conf; systemd: LimitMEMLOCK=infinity; docker run --ulimit memlock=-1",
+            )
         }
     }
+}
+
+/// Whether enough files may be open.
+pub(super) fn open_files(system: &System) -> Finding {
+    const TOPIC: &str = "open files";
+    match system.open_files() {
+        None => Finding::ok(TOPIC, "not limited"),
+        Some(files) if files >= OPEN_FILES_WANTED => Finding::ok(TOPIC, format!("{files}")),
+        Some(files) => {
+            let what = format!(
+                "{files} files may be open; a device needs about {}, and each completion channel one",
+                verbs::DESCRIPTORS_PER_DEVICE
+            );
+            Finding::new(TOPIC, Severity::Warning, what)
+                .mend(format!("ulimit -n {OPEN_FILES_WANTED}   # systemd: LimitNOFILE={OPEN_FILES_WANTED}; docker run --ulimit nofile={OPEN_FILES_WANTED}"))
+        }
+    }
+}
+
+/// Whether a CPU quota stops the threads that poll.
+pub(super) fn cpu_quota(system: &System) -> Finding {
+    const TOPIC: &str = "cpu quota";
+    let Some(CpuQuota { micros, period_micros }) = system.cpu_quota() else {
+        return Finding::ok(TOPIC, "none");
+    };
+    let percent = 100 * micros / period_micros.max(1);
+    if percent >= CPU_QUOTA_WANTED_PERCENT {
+        return Finding::ok(TOPIC, format!("{percent} % of a CPU"));
+    }
+    let what = format!(
+        "this cgroup has {percent} % of a CPU, and each thread that polls uses a whole one: when the quota is used up, the \
+         kernel stops the process until the period of {} ms ends. Do not use --progress busy; wait for events instead of \
+         polling (roce perf -e), or raise the quota",
+        period_micros / 1000
+    );
+    Finding::new(TOPIC, Severity::Warning, what).mend(
+        "echo max | sudo tee /sys/fs/cgroup/CGROUP/cpu.max   # systemd: CPUQuota=; docker run --cpus; Kubernetes: limits.cpu",
+    )
 }
 
 /// Whether the kernel's interfaces have an MTU for a large path MTU, and addresses.

@@ -81,6 +81,7 @@ fn examine(system: &System, port: Option<&PortSpec>) -> Vec<Finding> {
     findings.extend(checks::drivers(system, port));
     findings.extend(checks::permissions(system, port));
     findings.push(checks::memlock(system, port));
+    findings.extend([checks::open_files(system), checks::cpu_quota(system)]);
     findings.extend(checks::interfaces(system, port));
     findings.push(checks::udp_port(system, port));
     findings.extend(pci::vfio(system, port));

@@ -27,6 +27,13 @@ pub(crate) struct PciNic {
     pub(crate) rdma_devices: Vec<String>,
 }
 
+/// A CPU quota of a cgroup: the CPU time that all its threads together have in each period.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) struct CpuQuota {
+    pub(crate) micros: u64,
+    pub(crate) period_micros: u64,
+}
+
 /// IFF_UP of `flags` in /sys/class/net.
 const IFF_UP: u32 = 1;
 /// ARPHRD_ETHER of `type` in /sys/class/net.
@@ -171,9 +178,52 @@ impl System {
 
     /// Returns the bytes that this process may lock in memory; `None`: no limit.
     pub(crate) fn memlock_bytes(&self) -> Option<u64> {
+        self.limit("Max locked memory")
+    }
+
+    /// Returns the number of files that this process may have open; `None`: no limit.
+    pub(crate) fn open_files(&self) -> Option<u64> {
+        self.limit("Max open files")
+    }
+
+    /// Returns the soft limit `name` of this process.
+    fn limit(&self, name: &str) -> Option<u64> {
         let text = self.read("/proc/self/limits")?;
-        let rest = text.lines().find_map(|line| line.strip_prefix("Max locked memory"))?;
+        let rest = text.lines().find_map(|line| line.strip_prefix(name))?;
         rest.split_whitespace().next()?.parse().ok()
+    }
+
+    /// Returns the smallest CPU quota of this process's cgroup and the cgroups around it; `None` without a quota.
+    pub(crate) fn cpu_quota(&self) -> Option<CpuQuota> {
+        let text = self.read("/proc/self/cgroup")?;
+        // Lines of cgroups(7): `0::/path` of version 2, and `4:cpu,cpuacct:/path` of version 1.
+        let cgroups = text.lines().filter_map(|line| {
+            let mut fields = line.splitn(3, ':').skip(1);
+            let (controllers, path) = (fields.next()?, fields.next()?.trim_end_matches('/'));
+            let is_cpu = controllers.split(',').any(|controller| controller == "cpu");
+            (controllers.is_empty() || is_cpu).then_some((controllers, path))
+        });
+        let quotas = cgroups.flat_map(|(controllers, path)| {
+            let ancestors: Vec<&Path> = Path::new(path).ancestors().collect();
+            // In a container, the path may be that of the host, and only the root be there.
+            let paths = ancestors.into_iter().chain([Path::new("/")]);
+            paths.filter_map(move |path| self.quota_at(controllers, path)).collect::<Vec<_>>()
+        });
+        quotas.min_by_key(|quota| quota.micros * 1_000_000 / quota.period_micros.max(1))
+    }
+
+    fn quota_at(&self, controllers: &str, path: &Path) -> Option<CpuQuota> {
+        let path = path.display().to_string();
+        let (micros, period_micros) = if controllers.is_empty() {
+            let text = self.read(&format!("/sys/fs/cgroup/{path}/cpu.max"))?;
+            let (micros, period_micros) = text.split_once(' ')?;
+            (micros.parse().ok()?, period_micros.parse().ok()?)
+        } else {
+            let file =
+                |name: &str| self.read(&format!("/sys/fs/cgroup/{controllers}/{path}/cpu.cfs_{name}_us"));
+            (file("quota")?.parse().ok()?, file("period")?.parse().ok()?)
+        };
+        Some(CpuQuota { micros, period_micros })
     }
 
     /// Returns the directory of DPDK's shared libraries in this process, and the drivers' files below it;

@@ -181,6 +181,50 @@ fn limits_on_locked_memory_matter_to_drivers_that_lock() {
 }
 
 #[test]
+fn a_low_limit_of_open_files_is_a_warning() {
+    let limits = |files: u32| {
+        format!("Max open files            {files}                 4096                 files\n")
+    };
+    let machine = Machine::new("files").file("proc/self/limits", &limits(64));
+    let finding = machine.finding(None, "open files");
+    assert_eq!(finding.severity, Severity::Warning);
+    assert!(
+        finding.what.starts_with("64 files") && finding.mend[0].contains("LimitNOFILE=1024"),
+        "{finding:?}"
+    );
+    let machine = machine.file("proc/self/limits", &limits(1024));
+    assert_eq!(machine.finding(None, "open files").severity, Severity::Ok);
+}
+
+#[test]
+fn a_cpu_quota_is_a_warning() {
+    let quota = |machine: &Machine| {
+        let finding = machine.finding(None, "cpu quota");
+        (finding.severity, finding.what)
+    };
+    let machine = Machine::new("quota").file("proc/self/cgroup", "0::/a/b\n");
+    assert_eq!(quota(&machine), (Severity::Ok, "none".to_owned()));
+    let machine = machine.file("sys/fs/cgroup/a/b/cpu.max", "max 100000\n");
+    assert_eq!(quota(&machine), (Severity::Ok, "none".to_owned()));
+    let machine = machine.file("sys/fs/cgroup/a/cpu.max", "20000 100000\n");
+    let (severity, what) = quota(&machine);
+    assert!(
+        severity == Severity::Warning && what.contains("20 % of a CPU") && what.contains("100 ms"),
+        "{what}"
+    );
+    assert_eq!(quota(&machine.file("sys/fs/cgroup/a/cpu.max", "400000 100000\n")).0, Severity::Ok);
+
+    let machine = Machine::new("quota1")
+        .file("proc/self/cgroup", "4:memory:/m\n2:cpu,cpuacct:/a\n0::/\n")
+        .file("sys/fs/cgroup/cpu,cpuacct/a/cpu.cfs_period_us", "50000\n")
+        .file("sys/fs/cgroup/cpu,cpuacct/a/cpu.cfs_quota_us", "25000\n");
+    let (severity, what) = quota(&machine);
+    assert!(severity == Severity::Warning && what.contains("50 % of a CPU"), "{what}");
+    let machine = machine.file("sys/fs/cgroup/cpu,cpuacct/a/cpu.cfs_quota_us", "-1\n");
+    assert_eq!(quota(&machine).0, Severity::Ok);
+}
+
+#[test]
 fn shared_libraries_without_a_driver_block_its_ports() {
     let machine = Machine::new("shared")
         .file("proc/self/maps", MAPS)

@@ -6,6 +6,7 @@ use std::os::fd::BorrowedFd;
 use std::ptr::NonNull;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
+use std::time::{Duration, Instant};
 
 use dpdk_sys::rte_mbuf;
 
@@ -27,6 +28,9 @@ pub const HELD_MBUFS: usize = TX_QUEUE_FRAMES + TX_SPARES;
 /// Calls per flush in which a driver takes no frame, at most. A full ring does not drain within a few of
 /// these; the frames stay queued for the next flush.
 const FLUSH_STALLS_MAX: usize = 3;
+/// Time without a sent frame after which the receiver of the frames counts as stopped. Longer than a process waits for a
+/// processor as a rule, also under a CPU quota of the kernel's default period (100 ms).
+const STALL_MAX: Duration = Duration::from_millis(100);
 
 /// A receive queue and a transmit queue of an open port, of the same number. Drop discards the queued frames.
 ///
@@ -47,6 +51,8 @@ pub struct EthQueue {
     wake: Wake,
     spares: MbufArray<TX_SPARES>,
     queued: MbufArray<TX_QUEUE_FRAMES>,
+    /// Time of the first flush since which the driver has taken no frame; `None` if the last flush sent a frame.
+    stalled_since: Option<Instant>,
     counters: Arc<QueueCounters>,
     // Dropped last, because this may close the port.
     open: Arc<OpenPort>,
@@ -124,6 +130,7 @@ impl EthQueue {
             wake,
             spares: MbufArray::new(),
             queued: MbufArray::new(),
+            stalled_since: None,
             counters,
             open,
         }
@@ -340,8 +347,9 @@ impl EthQueue {
 
     /// Sends the queued frames and returns how many the driver took. The others stay queued, in order, for
     /// the next flush. If the port is stopped or the link is down ([`super::EthPort::link`]), discards and counts
-    /// the others, as a NIC without a carrier does. Otherwise the others would fill the queue, and a sender that
-    /// waits for room would never start the timer by which it finds that its peer is gone.
+    /// the others, as a NIC without a carrier does, and likewise if the driver has taken no frame for 100 ms, because
+    /// the process at the other end is stopped. Otherwise the others would fill the queue, and a sender that waits for
+    /// room would never start the timer by which it finds that its peer is gone.
     #[inline]
     pub fn tx_flush(&mut self) -> usize {
         if self.queued.len == 0 {
@@ -369,10 +377,19 @@ impl EthQueue {
             self.counters.tx_stalled.add(1);
         }
         self.queued.len -= sent;
-        if self.queued.len > 0 && self.open.link_is_down.load(Ordering::Relaxed) {
+        if sent > 0 {
+            self.stalled_since = None;
+        }
+        if self.queued.len > 0 && (self.open.link_is_down.load(Ordering::Relaxed) || self.is_stopped(sent)) {
             self.tx_discard();
         }
         sent
+    }
+
+    /// Returns whether the driver has taken no frame for [`STALL_MAX`]. `sent`: frames taken by the present flush.
+    #[cold]
+    fn is_stopped(&mut self, sent: usize) -> bool {
+        sent == 0 && self.stalled_since.get_or_insert_with(Instant::now).elapsed() >= STALL_MAX
     }
 
     /// Discards and counts the queued frames, and returns their number.

@@ -100,6 +100,28 @@ pub(super) fn ring() {
     plain.queue.tx_enqueue(chain(&small, &bytes)).expect_err("chains were not allowed");
 }
 
+/// A ring that is not emptied, as the ring of a process that is stopped.
+pub(super) fn stalled() {
+    let eal = eal();
+    let device = eal.attach_vdev("net_ring0", "").unwrap();
+    let mut port = Open::from(PortBuilder::new(pool(eal, 2047, 2048)).open(device).unwrap());
+    let flush = |port: &mut Open| {
+        port.queue.tx_reserve(60).unwrap();
+        (port.queue.tx_flush(), port.queue.tx_queued())
+    };
+    while flush(&mut port) == (1, 0) {}
+    assert_eq!((port.queue.tx_queued(), port.control.counters().tx_discarded), (1, 0), "the ring is full");
+    wait_until("the end of the patience", || (port.queue.tx_flush(), port.queue.tx_queued()) == (0, 0));
+    assert_eq!(port.control.counters().tx_discarded, 1);
+    assert!(!port.queue.is_tx_stalled());
+    assert_eq!(flush(&mut port), (0, 0), "the ring is still full");
+
+    let mut frames = Vec::new();
+    assert_eq!(port.queue.rx_burst(&mut frames, 1), 1);
+    assert_eq!(flush(&mut port), (1, 0), "the ring has room");
+    assert_eq!(flush(&mut port), (0, 1), "the patience begins anew");
+}
+
 /// A frame of as many mbufs as it takes.
 fn chain(pool: &dpdk_ffi::Mempool, bytes: &[u8]) -> Mbuf {
     let mut pieces = bytes.chunks(usize::from(pool.config().data_room_bytes)).map(|piece| {

@@ -25,6 +25,7 @@ pub(crate) fn play(part: &str) {
         "packed" => mistakes::packed(),
         "null" => local::null(),
         "ring" => local::ring(),
+        "stalled" => local::stalled(),
         "reopen" => local::reopen(),
         "threads" => local::threads(),
         "queue_threads" => queues::threads(),

@@ -14,7 +14,7 @@
 use std::sync::{Arc, PoisonError};
 
 use crate::sync::atomic::{AtomicU64, Ordering};
-use crate::sync::{Mutex, MutexGuard, yield_now};
+use crate::sync::{Mutex, MutexGuard, relax};
 
 /// The epoch of one engine.
 #[derive(Debug)]
@@ -74,8 +74,10 @@ impl Epochs {
         for epoch in epochs {
             epoch.order.fetch_add(1, Ordering::AcqRel);
             let count = epoch.count.load(Ordering::Acquire);
+            let mut calls = 0;
             while count % 2 == 1 && epoch.count.load(Ordering::Acquire) == count {
-                yield_now();
+                relax(calls);
+                calls = calls.wrapping_add(1);
             }
         }
     }

@@ -268,7 +268,7 @@ impl Peer {
             tally.recvs += 1;
         }
         while tally.sends_outstanding() < load.outstanding {
-            let op = Op::ALL[rng.up_to(Op::ALL.len() - 1)];
+            let op = *load.ops.get(rng.up_to(load.ops.len() - 1)).ok_or("a load without operations")?;
             let pieces = vec![piece(rng.up_to(load.len_bytes as usize) as u32)];
             let (remote_addr, rkey, imm) = (load.remote_addr, load.rkey, 0);
             let wr_id = 2 * tally.sends;

@@ -197,6 +197,7 @@ impl Pair {
         self.ends[end].peer.give(&Command::Load(Load {
             qps,
             mr: own.mr,
+            ops: Op::ALL.to_vec(),
             len_bytes: LEN_BYTES,
             remote_addr: other.addr,
             rkey: other.rkey,
@@ -264,7 +265,7 @@ impl Pair {
 }
 
 /// One message of each operation from `from` to `to`, for a READ in the other direction.
-fn check_messages(from: &mut End, to: &mut End, rng: &mut SplitMix) {
+pub(super) fn check_messages(from: &mut End, to: &mut End, rng: &mut SplitMix) {
     for op in Op::ALL {
         let bytes = rng.bytes(CHECK_BYTES);
         let (source, target) = if op == Op::Read { (&mut *to, &mut *from) } else { (&mut *from, &mut *to) };

@@ -5,6 +5,7 @@ mod maps;
 mod populate;
 mod signals;
 
+use dpdk_ffi::NoCancel;
 use roce::mem::{Access, Memory};
 
 pub use populate::UnusableMemory;
@@ -20,6 +21,8 @@ pub(crate) fn prepare(memory: &Memory, access: Access) -> Result<(), UnusableMem
     if !memory.is_lent() || memory.len_bytes() == 0 {
         return Ok(());
     }
+    // The list of mappings is read from a file.
+    let _no_cancel = NoCancel::new();
     signals::install()?;
     populate::populate(memory, access)
 }

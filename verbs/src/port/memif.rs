@@ -61,7 +61,7 @@ pub(super) fn attach(eal: Eal, spec: &PortSpec, buffer_bytes: u16) -> Result<(De
         eal.attach_memif(&vdev_name("net_memif"), &args, access.clone())
     };
     let server = match socket.path() {
-        Some(path) => stale::replace(path, || attach("server"))?,
+        Some(path) => stale::replace(path, || attach("server"))?.map(|device| device.with_file(path)),
         None => attach("server"),
     };
     match server {

@@ -203,7 +203,10 @@ fn attach(eal: Eal, spec: &PortSpec) -> Result<Device, OpenError> {
     let (name, args) = (vdev_name(driver), args.join(","));
     Ok(match spec.kind {
         PortKind::AfPacket => eal.attach_filtered(&name, &args, &ROCE_FILTER)?,
-        PortKind::Vhost => stale::replace(Path::new(target), || eal.attach_vdev(&name, &args))??,
+        PortKind::Vhost => {
+            let path = Path::new(target);
+            stale::replace(path, || eal.attach_vdev(&name, &args))??.with_file(path)
+        }
         _ => eal.attach_vdev(&name, &args)?,
     })
 }

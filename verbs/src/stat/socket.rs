@@ -7,6 +7,7 @@ use std::os::unix::fs::PermissionsExt as _;
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
 
+use dpdk_ffi::ExitFile;
 use rustix::net::{SendFlags, send};
 
 use super::directory::User;
@@ -19,6 +20,7 @@ const ANSWERS_MAX: usize = 4;
 pub(crate) struct StatSocket {
     listener: UnixListener,
     path: PathBuf,
+    _exit_file: ExitFile,
 }
 
 impl StatSocket {
@@ -47,7 +49,7 @@ impl StatSocket {
             let _ = fs::remove_file(&unnamed);
             return Err(error);
         }
-        Ok(StatSocket { listener, path })
+        Ok(StatSocket { listener, _exit_file: ExitFile::new(path.clone()), path })
     }
 
     /// Answers pending connections. Does not block: if an answer exceeds the send buffer of the connection, the answer

@@ -1,0 +1,54 @@
+//! The limit of open files (RLIMIT_NOFILE), and the error that names it.
+
+use std::fs;
+use std::io;
+
+use rustix::process::{Resource, getrlimit};
+
+/// File descriptors that a device may need: of DPDK, of the port's driver, of the kernel's changes, and to sleep on.
+pub const DESCRIPTORS_PER_DEVICE: u64 = 40;
+
+/// The process may not open enough further files.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error(
+    "{what} needs {needed} file descriptors; this process has {open} open, and may have {limit} (RLIMIT_NOFILE). Raise the limit: `ulimit -n {raised}`; systemd: LimitNOFILE={raised}; docker run --ulimit nofile={raised}",
+    raised = self.raised()
+)]
+pub struct TooFewDescriptors {
+    /// The object that needs the descriptors.
+    pub what: &'static str,
+    /// Number of descriptors that the object needs.
+    pub needed: u64,
+    /// Number of descriptors below `limit` that the process has open.
+    pub open: u64,
+    /// Limit of the process.
+    pub limit: u64,
+}
+
+impl TooFewDescriptors {
+    fn raised(&self) -> u64 {
+        (self.open + self.needed).next_power_of_two().max(1024)
+    }
+
+    /// Fails if the process may not open `needed` further files. DPDK's own errors do not name the limit.
+    pub(crate) fn check(what: &'static str, needed: u64) -> Result<(), Self> {
+        let Some(limit) = getrlimit(Resource::Nofile).current else { return Ok(()) };
+        // The limit applies to the numbers of descriptors. If the directory cannot be opened, no number is left. The
+        // directory itself is listed, too.
+        let is_below = |name: std::ffi::OsString| name.to_str()?.parse().ok().filter(|fd: &u64| *fd < limit);
+        let open = fs::read_dir("/proc/self/fd").map_or(limit, |entries| {
+            entries.flatten().filter_map(|entry| is_below(entry.file_name())).count() as u64 - 1
+        });
+        if open + needed <= limit { Ok(()) } else { Err(Self { what, needed, open, limit }) }
+    }
+
+    /// Returns the error for `error`, which the creation of one descriptor returned; `Err(error)` if the limit is not
+    /// its cause.
+    pub(crate) fn of(what: &'static str, error: io::Error) -> Result<Self, io::Error> {
+        if error.raw_os_error() != Some(libc::EMFILE) {
+            return Err(error);
+        }
+        let limit = getrlimit(Resource::Nofile).current.unwrap_or(u64::MAX);
+        Ok(Self { what, needed: 1, open: limit, limit })
+    }
+}
