@@ -33,6 +33,7 @@ impl From<Error> for Errno {
             Error::Kernel(_) => libc::ENETUNREACH,
             Error::DeviceFatal { .. } => libc::EIO,
             Error::Forked { .. } => libc::EPERM,
+            Error::TooFewDescriptors(_) => libc::EMFILE,
             Error::UnusableMemory(UnusableMemory::NotMapped { .. }) => libc::EFAULT,
             Error::UnusableMemory(_) => libc::EACCES,
             Error::System { error, .. } => error.raw_os_error().unwrap_or(libc::EIO),

@@ -44,6 +44,7 @@ const UNSAFE: &[&str] = &[
     "tests/src/bin/roce-threads.rs",
     "verbs/src/memory/populate.rs",
     "verbs/src/memory/signals.rs",
+    "verbs/src/slice.rs",
     "verbs/tests/memory_faults/",
 ];
 

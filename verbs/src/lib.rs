@@ -50,6 +50,7 @@ mod qp;
 mod queues;
 mod registry;
 mod sleep;
+mod slice;
 mod srq;
 mod stale;
 #[cfg(all(test, not(loom)))]

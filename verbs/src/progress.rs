@@ -33,6 +33,7 @@ use crate::link::LinkWatch;
 use crate::memory;
 use crate::options::ProgressPolicy;
 use crate::sleep::LATE_NANOS;
+use crate::slice;
 use crate::stat::StatSocket;
 use crate::watch;
 
@@ -64,6 +65,7 @@ pub(crate) fn start(shared: &Arc<Shared>, mut link: LinkWatch, stat: Option<Stat
     let weak = Arc::downgrade(shared);
     let handle = thread::Builder::new().name(THREAD_NAME.into()).spawn(move || {
         memory::prepare_thread();
+        slice::shorten();
         run_to_the_end(&weak, &mut link, stat.as_ref());
     })?;
     shared.background.keep(handle);
