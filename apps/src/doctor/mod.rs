@@ -88,6 +88,14 @@ fn examine(system: &System, port: Option<&PortSpec>) -> Vec<Finding> {
     findings
 }
 
+/// Returns the first finding that blocks `port`, in one line.
+pub(crate) fn obstacle(port: &PortSpec) -> Option<String> {
+    let findings = examine(&System::live(), Some(port));
+    let found = findings.into_iter().find(|finding| finding.severity == Severity::Blocks)?;
+    let mend = found.mend.iter().map(|command| format!(" `{command}`"));
+    Some(mend.fold(found.what, |line, command| line + &command))
+}
+
 fn open(port: &PortSpec) -> Finding {
     const TOPIC: &str = "open";
     match Context::open(port, &DeviceOptions::default()) {
