@@ -167,7 +167,8 @@ pub(super) fn interfaces(system: &System, port: Option<&PortSpec>) -> Vec<Findin
     }
 }
 
-fn interface(interface: &KernelInterface, is_xdp: bool) -> Vec<Finding> {
+/// Whether frames can pass through the interface, with a large path MTU, and its addresses.
+pub(super) fn interface(interface: &KernelInterface, is_xdp: bool) -> Vec<Finding> {
     const TOPIC: &str = "interface";
     let name = &interface.name;
     if !interface.is_up {

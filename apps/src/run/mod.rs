@@ -10,10 +10,11 @@ mod library;
 mod namespace;
 mod tree;
 
-use std::ffi::OsString;
+use std::env;
+use std::ffi::{OsStr, OsString};
 use std::io::ErrorKind;
 use std::os::unix::process::CommandExt as _;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode};
 
 use anyhow::anyhow;
@@ -124,16 +125,26 @@ pub(crate) fn run(args: &RunArgs) -> anyhow::Result<ExitCode> {
         show(&config, &devices, args.verbose);
     }
     let error = command.exec();
-    let is_missing = error.kind() == ErrorKind::NotFound;
+    if error.kind() == ErrorKind::NotFound || !is_in_path(program) {
+        eprintln!("roce run: cannot execute {}: it is not found", program.display());
+        return Ok(ExitCode::from(NOT_FOUND));
+    }
     eprintln!("roce run: cannot execute {}: {error}", program.display());
-    Ok(ExitCode::from(if is_missing { NOT_FOUND } else { NOT_EXECUTABLE }))
+    Ok(ExitCode::from(NOT_EXECUTABLE))
+}
+
+/// Returns whether a directory of PATH has `program`; true for a path. The error of exec does not show this, because exec
+/// fails with EACCES if a directory of PATH may not be read.
+fn is_in_path(program: &OsStr) -> bool {
+    let path = env::var_os("PATH").unwrap_or_default();
+    Path::new(program).components().count() > 1 || env::split_paths(&path).any(|at| at.join(program).exists())
 }
 
 /// Checks as far as possible without opening a port that each port can be opened, and describes the devices.
 fn check(config: &ProcessConfig) -> anyhow::Result<Vec<DeviceDescription>> {
     let describe = |(spec, _)| {
         let description = describe(&spec).map_err(|error| anyhow!("port {spec}: {error}"))?;
-        match doctor::obstacle(&spec) {
+        match doctor::obstacle(&spec, description.interface.as_ref()) {
             None => Ok(description),
             Some(obstacle) => Err(anyhow!("port {spec}: {obstacle}")),
         }
