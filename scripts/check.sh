@@ -45,6 +45,8 @@ packages() {
     need_packages "to build against DPDK" build-essential pkg-config libdpdk-dev dpdk libclang-dev
     need_packages "to make network namespaces in tests" iproute2 util-linux procps python3
     need_packages "to dissect captures in tests" tshark
+    need_packages "to define the C interface of libibverbs" libibverbs-dev
+    need_packages "to run RDMA programs in tests" ibverbs-utils perftest infiniband-diags
     need_packages "to count instructions" valgrind
     need_packages "to check shell scripts" shellcheck
     # The suppressions of sanitizers are names of functions.
@@ -131,10 +133,10 @@ msrv() {
     cargo "+$version" check --workspace --locked --target-dir target/msrv
 }
 
-# The tests of live ports run the programs.
+# The tests of live ports run the programs, and RDMA programs with the library of preload.
 build() {
     step "build"
-    cargo build --workspace --bins --locked
+    cargo build --workspace --bins --lib --locked
 }
 
 tests() {
@@ -143,6 +145,8 @@ tests() {
     # Tests are built with another profile, whose optimisations differ from those of a release.
     step "unit tests of the engine, built as released"
     cargo test --release --package roce --lib --locked
+    # `cargo test` does not build a library that no test is linked with.
+    cargo build --workspace --bins --lib --locked
     # Apart from the simulation, which takes every core: real processes answer in real time.
     step "tests of live ports"
     ROCE_NO_INSTALL=1 cargo test --workspace --locked --test main -- ports:: attack::
@@ -160,7 +164,7 @@ guest() {
     step "tests against the guest"
     # The tests run the command `roce`, which `--test main` does not build. The same selection of packages as above, or
     # cargo would build all of them anew.
-    cargo build --workspace --locked --bins
+    cargo build --workspace --locked --bins --lib
     ROCE_NO_INSTALL=1 cargo test --workspace --locked --test main -- guest::
 }
 

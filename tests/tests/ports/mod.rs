@@ -8,6 +8,7 @@ mod leftovers;
 mod link_changes;
 mod links;
 mod pairs;
+mod run;
 mod sleep;
 mod stat;
 mod verbs;
