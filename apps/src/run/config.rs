@@ -5,7 +5,7 @@ use std::fs;
 use anyhow::{Context as _, anyhow};
 use verbs::config::ProcessConfig;
 
-use super::RunArgs;
+use super::args::RunArgs;
 
 /// Returns the configuration that the options, the file and the environment give, in this order of precedence.
 pub(super) fn effective(args: &RunArgs) -> anyhow::Result<ProcessConfig> {
