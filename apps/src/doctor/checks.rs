@@ -111,7 +111,7 @@ pub(super) fn permissions(system: &System, port: Option<&PortSpec>) -> Vec<Findi
             continue;
         }
         let severity = if is_kind(port, kind) { Severity::Blocks } else { Severity::Note };
-        let what = format!("{}: ports need {names}, which this process lacks; run as root, or", kind.name());
+        let what = format!("{}: ports need {names}, which this process lacks: run as root", kind.name());
         findings.push(
             Finding::new(TOPIC, severity, what).mend(format!("sudo setcap {names}+ep $(command -v roce)")),
         );

@@ -106,8 +106,9 @@ pub(crate) fn obstacle(port: &PortSpec, interface: Option<&Interface>) -> Option
             .flat_map(|interface| checks::interface(&interface.into(), port.kind == PortKind::AfXdp)),
     );
     let found = findings.into_iter().find(|finding| finding.severity == Severity::Blocks)?;
-    let mend = found.mend.iter().map(|command| format!(" `{command}`"));
-    Some(mend.fold(found.what, |line, command| line + &command))
+    // File capabilities of `roce` do not reach a program that it executes.
+    let mend: Vec<_> = found.mend.into_iter().filter(|command| !command.contains("setcap")).collect();
+    Some(if mend.is_empty() { found.what } else { format!("{}. Remedy: {}", found.what, mend.join("; ")) })
 }
 
 fn open(port: &PortSpec) -> Finding {
