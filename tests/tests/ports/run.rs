@@ -228,10 +228,12 @@ fn a_port_or_library_that_cannot_be_used_is_named_before_the_program_starts() {
     let [near, _far] = veth("af_packet", 300);
     let small = refusal(&mut near.command(&roce()), &["--port", &near.port]);
     assert!(small.contains("too small for any path MTU") && small.contains("ip link set v0 mtu"), "{small}");
-    // A user without privileges, with a command that has no library beside it.
-    let [side, _] = memif("run-refused");
-    let missing = refusal(&mut side.command(&roce()), &["--port", &side.port]);
+    let alone = crate::live::shared_dir();
+    let copy = alone.path().join("roce");
+    std::fs::copy(roce(), &copy).expect("a program can be copied");
+    let missing = refusal(&mut Command::new(copy), &["--port", "memif:@x"]);
     assert!(missing.contains("`cargo build --release` builds it"), "{missing}");
+    let [side, _] = memif("run-refused");
     side.bring(&library());
     let refused = refusal(&mut side.command(&roce()), &["--port", "af_packet:lo"]);
     assert!(refused.contains("af_packet:lo") || refused.contains("cap_net_raw"), "{refused}");
