@@ -46,7 +46,7 @@ packages() {
     need_packages "to build the C interface of libibverbs" libibverbs-dev
     need_packages "to make network namespaces in tests" iproute2 util-linux procps python3
     need_packages "to dissect captures in tests" tshark
-    need_packages "to run RDMA programs in tests" ibverbs-utils perftest
+    need_packages "to run RDMA programs in tests" ibverbs-utils perftest infiniband-diags
     need_packages "to count instructions" valgrind
     need_packages "to check shell scripts" shellcheck
     # The suppressions of sanitizers are names of functions.
@@ -133,7 +133,7 @@ msrv() {
     cargo "+$version" check --workspace --locked --target-dir target/msrv
 }
 
-# Tests run the programs, and load the library of the C interface into others.
+# Tests run the programs, and load the library of the C interface into RDMA programs.
 build() {
     step "build"
     cargo build --workspace --bins --lib --locked
@@ -170,6 +170,8 @@ find_skips() {
 tests() {
     find_skips
     step "tests, without the guest"
+    # `cargo test` does not build a library that no test is linked with.
+    cargo build --workspace --bins --lib --locked
     ROCE_NO_INSTALL=1 cargo test --workspace --locked -- --skip guest:: --skip ports:: --skip attack:: "${skips[@]}"
     # Tests are built with another profile, whose optimisations differ from those of a release.
     step "unit tests of the engine, built as released"

@@ -12,6 +12,7 @@ mod output;
 mod perf;
 mod ping;
 mod progress;
+mod run;
 mod stat;
 
 use std::process::ExitCode;
@@ -56,6 +57,7 @@ Exit status: 0 on success, 1 on failure, 2 on wrong usage.";
 enum Command {
     Perf(Box<perf::PerfArgs>),
     Ping(ping::PingArgs),
+    Run(run::RunArgs),
     Devinfo(devinfo::DevinfoArgs),
     Stat(stat::StatArgs),
     Dump(dump::DumpArgs),
@@ -70,6 +72,7 @@ fn main() -> ExitCode {
     let result = match Cli::parse().command {
         Command::Perf(args) => perf::run(&args),
         Command::Ping(args) => ping::run(&args),
+        Command::Run(args) => run::run(&args),
         Command::Dump(args) => dump::run(&args),
         Command::Devinfo(args) => devinfo::run(&args),
         Command::Stat(args) => stat::run(&args),
@@ -128,6 +131,9 @@ mod tests {
             ("roce perf write-bw --port memif:@a --peer perftest", "<HOST>"),
             ("roce devinfo --port nic:1", "names no port"),
             ("roce devinfo --describe", "--port <PORT>"),
+            ("roce run", "<PROGRAM>"),
+            ("roce run --port eth1 true", "names no port"),
+            ("roce run --port memif:@a --progress idle true", "adaptive, busy or app"),
             ("roce stat 1 2", "unexpected argument"),
             ("roce doctor --open", "--port <PORT>"),
             ("roce lab show nothing", "possible values: goodput-vs-loss"),
@@ -137,6 +143,17 @@ mod tests {
         ] {
             let error = refusal(line);
             assert!(error.contains(said), "`{line}` says: {error}");
+        }
+    }
+
+    #[test]
+    fn the_arguments_of_a_program_are_its_own() {
+        for line in [
+            "roce run ib_write_bw -d roce0 --port 1",
+            "roce run --port memif:@a -- ls --help",
+            "roce run --print-config",
+        ] {
+            assert!(Cli::try_parse_from(line.split_whitespace()).is_ok(), "{line}");
         }
     }
 

@@ -8,7 +8,7 @@ use std::sync::{Mutex, OnceLock, PoisonError};
 
 use libc::c_int;
 use rustix::event::epoll::{self, CreateFlags, EventData, EventFlags};
-use verbs::{Context, ContextObjects, DeviceAttr, DeviceOptions};
+use verbs::{Context, ContextObjects, DeviceAttr};
 use verbs_sys::{ibv_context, verbs_context};
 
 use crate::boundary::{Errno, explain, status};
@@ -63,7 +63,7 @@ impl ContextHandle {
         if let Some(context) = self.opened.get() {
             return Ok(context);
         }
-        let context = while_opening(|| Context::open(&self.device.spec, &DeviceOptions::default()));
+        let context = while_opening(|| Context::open(&self.device.spec, &self.device.options));
         let context = context.map_err(|error| {
             explain(self.device.name(), &error);
             Errno::from(error)

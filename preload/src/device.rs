@@ -6,7 +6,8 @@ use std::ffi::{CStr, c_char, c_int};
 use std::sync::{Mutex, OnceLock, PoisonError};
 use std::{mem, ptr};
 
-use verbs::{DeviceDescription, Mac, PortSpec, describe};
+use verbs::config::node_guid;
+use verbs::{DeviceDescription, DeviceOptions, PortSpec, describe};
 use verbs_sys::{IBV_NODE_CA, IBV_TRANSPORT_IB, ibv_context, ibv_device};
 
 use crate::boundary::{Errno, explain, object, set_errno};
@@ -18,6 +19,7 @@ use crate::next::next;
 pub(crate) struct DeviceHandle {
     c: ibv_device,
     pub(crate) spec: PortSpec,
+    pub(crate) options: DeviceOptions,
     /// Description of the device before the port is opened; `None` if the port's name is refused.
     pub(crate) description: Option<DeviceDescription>,
     /// EUI-64, in network byte order.
@@ -54,26 +56,11 @@ fn put_str(field: &mut [c_char], text: &str) {
     field.iter_mut().zip(bytes).for_each(|(to, byte)| *to = byte.cast_signed());
 }
 
-/// Returns the EUI-64 of `mac` (RFC 4291 appendix A).
-fn eui64([a, b, c, d, e, f]: [u8; 6]) -> [u8; 8] {
-    [a ^ 2, b, c, 0xff, 0xfe, d, e, f]
-}
-
-/// Returns a locally administered address from the port's name, for a port whose MAC is random.
-fn name_mac(name: &str) -> Mac {
-    // FNV-1a.
-    let hash = name
-        .bytes()
-        .fold(0xcbf2_9ce4_8422_2325_u64, |hash, byte| (hash ^ u64::from(byte)).wrapping_mul(0x100_0000_01b3));
-    let [_, _, b, c, d, e, f, g] = hash.to_be_bytes();
-    Mac([b & 0xfc | 2, c, d, e, f, g])
-}
-
 impl DeviceHandle {
-    fn new(number: usize, spec: PortSpec) -> Self {
-        let description = describe(&spec).map_err(|error| explain("ROCE_PORT", error)).ok();
+    fn new(number: usize, (spec, options): (PortSpec, DeviceOptions)) -> Self {
+        let description = describe(&spec).map_err(|error| explain(&format!("port {spec}"), error)).ok();
         let mac = description.as_ref().and_then(|description| description.mac);
-        let mac = mac.unwrap_or_else(|| name_mac(&spec.to_string()));
+        let guid = node_guid(&spec, mac);
         // SAFETY: zeros are a value of each field: null pointers, numbers and empty texts.
         let mut c: ibv_device = unsafe { mem::zeroed() };
         c._ops._dummy1 = Some(alloc_context);
@@ -83,7 +70,7 @@ impl DeviceHandle {
         put_str(&mut c.dev_name, &format!("uverbs_roce{number}"));
         put_str(&mut c.dev_path, &format!("/sys/class/infiniband_verbs/uverbs_roce{number}"));
         put_str(&mut c.ibdev_path, &format!("/sys/class/infiniband/roce{number}"));
-        DeviceHandle { c, spec, description, guid: eui64(mac.0) }
+        DeviceHandle { c, spec, options, description, guid }
     }
 
     pub(crate) fn as_ptr(&'static self) -> *mut ibv_device {
@@ -98,7 +85,8 @@ impl DeviceHandle {
 
 fn devices() -> &'static [DeviceHandle] {
     static DEVICES: OnceLock<Vec<DeviceHandle>> = OnceLock::new();
-    let make = || (0..).zip(config::ports()).map(|(number, spec)| DeviceHandle::new(number, spec)).collect();
+    let make =
+        || (0..).zip(config::devices()).map(|(number, device)| DeviceHandle::new(number, device)).collect();
     DEVICES.get_or_init(make)
 }
 

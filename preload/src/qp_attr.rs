@@ -16,6 +16,7 @@ use verbs_sys::{
 };
 
 use crate::boundary::{Errno, INVALID, UNSUPPORTED, explain, status};
+use crate::config;
 use crate::context::ContextHandle;
 use crate::mr::qp_access_of;
 use crate::next::next;
@@ -87,8 +88,9 @@ fn attr_of(attr: &ibv_qp_attr, mask: u32) -> Result<QpAttr, Errno> {
     if mask & !KNOWN != 0 {
         return Err(INVALID);
     }
+    let state = has(IBV_QP_STATE).then(|| state_of(attr.qp_state)).transpose()?;
     Ok(QpAttr {
-        state: has(IBV_QP_STATE).then(|| state_of(attr.qp_state)).transpose()?,
+        state,
         current_state: has(IBV_QP_CUR_STATE).then(|| state_of(attr.cur_qp_state)).transpose()?,
         pkey_index: has(IBV_QP_PKEY_INDEX).then_some(attr.pkey_index),
         port_num: has(IBV_QP_PORT).then_some(attr.port_num),
@@ -104,7 +106,7 @@ fn attr_of(attr: &ibv_qp_attr, mask: u32) -> Result<QpAttr, Errno> {
         timeout: has(IBV_QP_TIMEOUT).then_some(attr.timeout),
         retry_count: has(IBV_QP_RETRY_CNT).then_some(attr.retry_cnt),
         rnr_retry: has(IBV_QP_RNR_RETRY).then_some(attr.rnr_retry),
-        recovery: None,
+        recovery: config::recovery(state),
         placement: None,
         congestion: None,
     })

@@ -18,6 +18,7 @@
 //!   background thread:                                     engine.poll <-> port   (while no application thread polls)
 //! ```
 
+pub mod config;
 pub mod kernel;
 pub mod port;
 pub mod stat;
@@ -70,7 +71,7 @@ pub use listeners::{AsyncEvent, CompletionEvent};
 pub use memory::UnusableMemory;
 pub use mr::{Mr, Pd};
 pub use objects::ContextObjects;
-pub use options::{DeviceOptions, ProgressPolicy};
+pub use options::{DeviceOptions, NoProgressPolicy, ProgressPolicy};
 pub use port::{PortSpec, PortSpecError};
 pub use qp::{ConnectOptions, Qp, QpOptions};
 pub use queues::{CqQueue, QpQueues, SendBatch, SrqQueue};

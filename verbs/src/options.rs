@@ -1,6 +1,8 @@
 //! Options of a device.
 
+use std::fmt;
 use std::path::PathBuf;
+use std::str::FromStr;
 
 use dpdk_ffi::EalConfig;
 use roce::congestion::{CongestionScheme, NotificationConfig};
@@ -21,6 +23,34 @@ pub enum ProgressPolicy {
     /// Application threads only: while none polls or waits for a completion event, no frame is received, no packet is
     /// retransmitted, and the peer's READs and WRITEs are not executed.
     Application,
+}
+
+/// Policies, each with its name.
+const POLICIES: [(ProgressPolicy, &str); 3] = [
+    (ProgressPolicy::Adaptive, "adaptive"),
+    (ProgressPolicy::Busy, "busy"),
+    (ProgressPolicy::Application, "app"),
+];
+
+impl fmt::Display for ProgressPolicy {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let named = POLICIES.iter().find(|(policy, _)| policy == self);
+        f.write_str(named.map_or("", |(_, name)| name))
+    }
+}
+
+/// Error of parsing a [`ProgressPolicy`]: an unknown name.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("a policy is adaptive, busy or app")]
+pub struct NoProgressPolicy;
+
+impl FromStr for ProgressPolicy {
+    type Err = NoProgressPolicy;
+
+    fn from_str(name: &str) -> Result<Self, Self::Err> {
+        let known = POLICIES.iter().find(|(_, known)| *known == name);
+        known.map(|(policy, _)| *policy).ok_or(NoProgressPolicy)
+    }
 }
 
 /// Options with which [`Context::open`](crate::Context::open) opens a port as a device.

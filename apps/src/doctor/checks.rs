@@ -116,7 +116,7 @@ pub(super) fn permissions(system: &System, port: Option<&PortSpec>) -> Vec<Findi
             continue;
         }
         let severity = if is_kind(port, kind) { Severity::Blocks } else { Severity::Note };
-        let what = format!("{}: ports need {names}, which this process lacks; run as root, or", kind.name());
+        let what = format!("{}: ports need {names}, which this process lacks: run as root", kind.name());
         findings.push(
             Finding::new(TOPIC, severity, what).mend(format!("sudo setcap {names}+ep $(command -v roce)")),
         );
@@ -212,7 +212,8 @@ pub(super) fn interfaces(system: &System, port: Option<&PortSpec>) -> Vec<Findin
     }
 }
 
-fn interface(interface: &KernelInterface, is_xdp: bool) -> Vec<Finding> {
+/// Whether frames can pass through the interface, with a large path MTU, and its addresses.
+pub(super) fn interface(interface: &KernelInterface, is_xdp: bool) -> Vec<Finding> {
     const TOPIC: &str = "interface";
     let name = &interface.name;
     if !interface.is_up {

@@ -11,6 +11,8 @@ use std::process::ExitCode;
 
 use clap::Args;
 use serde::Serialize;
+use verbs::kernel::Interface;
+use verbs::port::PortKind;
 use verbs::{Context, DeviceOptions, PathMtu, PortSpec};
 
 use crate::output;
@@ -77,16 +79,37 @@ pub(crate) fn run(args: &DoctorArgs) -> anyhow::Result<ExitCode> {
 }
 
 fn examine(system: &System, port: Option<&PortSpec>) -> Vec<Finding> {
+    let mut findings = examine_machine(system, port);
+    findings.extend(checks::interfaces(system, port));
+    findings
+}
+
+/// Examines everything but the kernel's interfaces.
+fn examine_machine(system: &System, port: Option<&PortSpec>) -> Vec<Finding> {
     let mut findings = vec![checks::cpu(system), checks::hugepages(system)];
     findings.extend(checks::drivers(system, port));
     findings.extend(checks::permissions(system, port));
     findings.push(checks::memlock(system, port));
     findings.extend([checks::open_files(system), checks::cpu_quota(system)]);
-    findings.extend(checks::interfaces(system, port));
     findings.push(checks::udp_port(system, port));
     findings.extend(pci::vfio(system, port));
     findings.extend(pci::nics(system, port));
     findings
+}
+
+/// Returns the first finding that blocks `port`, in one line. `interface` is the kernel's interface of the port, because
+/// the directory of the system's interfaces may be that of another network namespace.
+pub(crate) fn obstacle(port: &PortSpec, interface: Option<&Interface>) -> Option<String> {
+    let mut findings = examine_machine(&System::live(), Some(port));
+    findings.extend(
+        interface
+            .into_iter()
+            .flat_map(|interface| checks::interface(&interface.into(), port.kind == PortKind::AfXdp)),
+    );
+    let found = findings.into_iter().find(|finding| finding.severity == Severity::Blocks)?;
+    // File capabilities of `roce` do not reach a program that it executes.
+    let mend: Vec<_> = found.mend.into_iter().filter(|command| !command.contains("setcap")).collect();
+    Some(if mend.is_empty() { found.what } else { format!("{}. Remedy: {}", found.what, mend.join("; ")) })
 }
 
 fn open(port: &PortSpec) -> Finding {

@@ -3,6 +3,8 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 
+use verbs::kernel::Interface;
+
 /// A machine, by its file systems.
 pub(crate) struct System {
     root: PathBuf,
@@ -14,6 +16,17 @@ pub(crate) struct KernelInterface {
     pub(crate) mtu_bytes: usize,
     pub(crate) is_up: bool,
     pub(crate) has_carrier: bool,
+}
+
+impl From<&Interface> for KernelInterface {
+    fn from(interface: &Interface) -> Self {
+        KernelInterface {
+            name: interface.name.clone(),
+            mtu_bytes: interface.mtu_bytes,
+            is_up: interface.is_up,
+            has_carrier: interface.has_carrier,
+        }
+    }
 }
 
 /// A network controller on the PCI bus.

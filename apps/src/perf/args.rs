@@ -5,11 +5,11 @@ use std::time::Duration;
 
 use clap::builder::{PossibleValuesParser, TypedValueParser};
 use clap::{Args, ValueEnum};
-use verbs::{CongestionScheme, PathMtu, Placement, RecoveryScheme};
+use verbs::{CongestionScheme, PathMtu, Placement};
 
 use super::params::{Choices, Connection, Measure, Recovery, Test, Verb};
 use super::turns::LossTurns;
-use crate::device::{DeviceArgs, parse_path_mtu};
+use crate::device::{DeviceArgs, SchemeArgs, parse_path_mtu};
 use crate::exchange::ExchangeArgs;
 use crate::exchange::limits::{DEPTH, ITERS, OUTS, QPS};
 
@@ -67,17 +67,8 @@ pub(crate) struct TestArgs {
     #[arg(short, long, value_name = "COUNT", value_parser = clap::value_parser!(u8).range(i64::from(*OUTS.start())..=i64::from(*OUTS.end())))]
     outs: Option<u8>,
 
-    /// How losses are repaired: go-back-n as in the standard, improved-go-back-n, or between two of ours
-    /// selective-repeat or selective-repeat:WINDOW, where so many packets are kept out of order, 64 to 4096
-    /// [default: improved-go-back-n]
-    #[arg(long, value_name = "SCHEME")]
-    recovery: Option<RecoveryScheme>,
-
-    /// How what this end sends is kept from congesting the network: none, window or window:PKTS, where at most
-    /// so many packets are in flight, dcqcn, swift or timely, with parameters as in
-    /// dcqcn:window_pkts=128,rpg_ai_rate=10 [default: window:256]
-    #[arg(long, value_name = "SCHEME")]
-    congestion: Option<CongestionScheme>,
+    #[command(flatten)]
+    schemes: SchemeArgs,
 
     /// Sleep until a completion comes, instead of polling (perftest's --events, which is a file here)
     #[arg(short = 'e', long = "cq-events")]
@@ -292,7 +283,7 @@ impl TestArgs {
             qps: None,
             mtu_bytes: self.mtu.map(PathMtu::bytes),
             outs: self.outs,
-            recovery: self.recovery.map(Recovery),
+            recovery: self.schemes.recovery.map(Recovery),
             connection: self.connection,
             bidirectional: false,
             verify: self.verify,
@@ -310,7 +301,7 @@ impl TestArgs {
             post_list: 1,
             qp_timeout: self.qp_timeout,
             gid_index: self.gid_index,
-            congestion: self.congestion,
+            congestion: self.schemes.congestion,
             // Because latency tests of WRITE poll memory.
             placement: Placement::InOrder,
             program: self.program,
@@ -358,7 +349,7 @@ impl BwArgs {
             post_list: self.post_list,
             qp_timeout: self.test.qp_timeout,
             gid_index: self.test.gid_index,
-            congestion: self.test.congestion,
+            congestion: self.test.schemes.congestion,
             placement: if self.relaxed_placement { Placement::Relaxed } else { Placement::InOrder },
             program: self.test.program,
             cq_events: self.test.cq_events,

@@ -9,7 +9,6 @@ use anyhow::{Context as _, anyhow, bail};
 use roce::id::{Gid, Mac, PKey, Qpn};
 use roce::mem::Memory;
 use roce::port::Port;
-use roce::port::probability::Probability;
 use roce::psn::Psn;
 use roce::wire::{HeaderSpec, HeaderTemplate, Opcode, Packet, PacketSpec};
 use serde_json::json;
@@ -56,9 +55,7 @@ struct Raw<'a> {
 
 /// Runs one end.
 pub(super) fn run(args: &RawArgs) -> anyhow::Result<ExitCode> {
-    let device = &args.device;
-    let chances = [device.drop_chance, device.reorder_chance, device.corrupt_chance];
-    if device.pcap.is_some() || device.events.is_some() || chances != [Probability::NEVER; 3] {
+    if args.device.options.touch_frames() {
         eprintln!(
             "roce perf raw: the limit program takes no faults, no --events and no --pcap: it is for speed alone"
         );

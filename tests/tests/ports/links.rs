@@ -38,6 +38,12 @@ impl Side {
         }
     }
 
+    /// Brings `file` to the directory in which programs there lie, if they lie in one of their own.
+    pub(super) fn bring(&self, file: &Path) {
+        // A program is brought there when its command is made, and any file is brought alike.
+        drop(self.command(file));
+    }
+
     /// Whether a program there may write captures where tests leave them.
     pub(super) fn may_capture(&self) -> bool {
         !matches!(self.place, Place::OrdinaryUser(_) | Place::OrdinaryUserIn(_))

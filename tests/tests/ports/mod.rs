@@ -9,6 +9,7 @@ mod limits;
 mod link_changes;
 mod links;
 mod pairs;
+mod run;
 mod sleep;
 mod stat;
 mod stop;

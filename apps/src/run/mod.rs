@@ -1,0 +1,96 @@
+//! `roce run`: executes an unmodified RDMA program, whose calls of libibverbs reach the devices of this stack.
+//!
+//! ```text
+//!   options, file, environment -> configuration -> checks of ports -> tree of devices -> exec of the program with
+//!                                                  (doctor)           (namespace)        LD_PRELOAD and configuration
+//! ```
+
+mod args;
+mod config;
+mod library;
+mod namespace;
+mod tree;
+
+use std::env;
+use std::ffi::OsStr;
+use std::io::ErrorKind;
+use std::os::unix::process::CommandExt as _;
+use std::path::Path;
+use std::process::{Command, ExitCode};
+
+use anyhow::anyhow;
+use verbs::config::{CONFIG_VARIABLE, ProcessConfig};
+use verbs::{DeviceDescription, describe};
+
+use crate::doctor;
+use crate::output;
+pub(crate) use args::RunArgs;
+use namespace::Reach;
+use tree::TreeDevice;
+
+/// Exit status if the program is there, but cannot be executed, and if the program is not found, as of a shell.
+const NOT_EXECUTABLE: u8 = 126;
+const NOT_FOUND: u8 = 127;
+
+/// Executes the program; returns only if that fails.
+pub(crate) fn run(args: &RunArgs) -> anyhow::Result<ExitCode> {
+    let mut config = config::effective(args)?;
+    if args.print_config {
+        output::print(&config.to_text()?)?;
+        return Ok(ExitCode::SUCCESS);
+    }
+    let Some((program, program_args)) = args.program.split_first() else {
+        return Err(anyhow!("no program was given"));
+    };
+    let library = library::find(args.library.as_deref())?;
+    config.draw_mac_salt();
+    let devices = check(&config)?;
+    let mut command = Command::new(program);
+    command.args(program_args).env(CONFIG_VARIABLE, config.to_text()?);
+    command.env(library::PRELOAD_VARIABLE, library::preload(&library)?);
+    if args.verbose {
+        eprintln!("roce run: loads {}", library.display());
+    }
+    if !args.no_sysfs {
+        show(&config, &devices, args.verbose);
+    }
+    let error = command.exec();
+    if error.kind() == ErrorKind::NotFound || !is_in_path(program) {
+        eprintln!("roce run: cannot execute {}: it is not found", program.display());
+        return Ok(ExitCode::from(NOT_FOUND));
+    }
+    eprintln!("roce run: cannot execute {}: {error}", program.display());
+    Ok(ExitCode::from(NOT_EXECUTABLE))
+}
+
+/// Returns whether a directory of PATH has `program`; true for a path. The error of exec does not show this, because exec
+/// fails with EACCES if a directory of PATH may not be read.
+fn is_in_path(program: &OsStr) -> bool {
+    let path = env::var_os("PATH").unwrap_or_default();
+    Path::new(program).components().count() > 1 || env::split_paths(&path).any(|at| at.join(program).exists())
+}
+
+/// Checks as far as possible without opening a port that each port can be opened, and describes the devices.
+fn check(config: &ProcessConfig) -> anyhow::Result<Vec<DeviceDescription>> {
+    let describe = |(spec, _)| {
+        let description = describe(&spec).map_err(|error| anyhow!("port {spec}: {error}"))?;
+        match doctor::obstacle(&spec, description.interface.as_ref()) {
+            None => Ok(description),
+            Some(obstacle) => Err(anyhow!("port {spec}: {obstacle}")),
+        }
+    };
+    config.devices().into_iter().map(describe).collect()
+}
+
+/// Makes the devices visible to programs that look for them in the file system. Without the rights to do so, the program
+/// runs without, because most programs ask libibverbs only.
+fn show(config: &ProcessConfig, devices: &[DeviceDescription], verbose: bool) {
+    let specs = config.devices();
+    let kinds = specs.iter().map(|(spec, _)| spec.kind);
+    let tree: Vec<TreeDevice> =
+        (0..).zip(specs.iter().zip(devices)).map(|(n, ((spec, _), d))| TreeDevice::new(n, spec, d)).collect();
+    let shown = namespace::enter(Reach::of(kinds)).and_then(|()| tree::mount(&tree));
+    if let (Err(error), true) = (shown, verbose) {
+        eprintln!("roce run: no entries in /sys/class/infiniband and /dev/infiniband: {error:#}");
+    }
+}
