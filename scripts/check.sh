@@ -185,7 +185,7 @@ tests() {
 wrap() {
     step "tests near the wraps of all counters, $QUICK_TAPES fault tapes"
     SIM_TAPES=$QUICK_TAPES cargo test --package roce --package netsim --package lab --package tests \
-        --features roce/near-wrap --locked -- --skip guest:: --skip ports:: --skip attack::
+        --features roce/near-wrap --locked -- --skip guest:: --skip ports:: --skip attack:: --skip preload::
 }
 
 guest() {
