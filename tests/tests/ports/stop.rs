@@ -35,8 +35,10 @@ const FEW: usize = 2;
 const MANY: usize = 32;
 /// Retransmitted packets of a queue pair per stop, at most: four windows. A storm would have many more.
 const RETRANSMISSIONS_MAX: u64 = 2048;
-/// Probes of a queue pair per stop, at most. The waits between them double.
-const PROBES_MAX: u64 = 100;
+/// Probes of a queue pair per stop, at most. The waits between the probes of a stop double, so they are about 12; others
+/// are sent in the half second of load without a stop, where a process waits for a processor. If the waits did not
+/// double, a probe each 100 us would make 20,000.
+const PROBES_MAX: u64 = 1_000;
 /// Periods of a CPU quota, of 100 ms each.
 const PERIODS: u32 = 20;
 
