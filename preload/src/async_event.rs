@@ -17,6 +17,7 @@ use crate::boundary::{Errno, number};
 use crate::context::{ContextHandle, ours};
 use crate::cq::{CqHandle, cq_of};
 use crate::events::Unacknowledged;
+use crate::handle::of_cookie;
 use crate::next::next;
 use crate::qp::{QpHandle, qp_of};
 use crate::srq::{SrqHandle, srq_of};
@@ -48,9 +49,9 @@ unsafe fn unacknowledged<'a>(event: &AsyncEvent) -> Option<&'a Unacknowledged> {
     // SAFETY: the cookie of an object is the address of its handle.
     unsafe {
         match event_type(event.event) {
-            IBV_EVENT_CQ_ERR => Some(&CqHandle::of_cookie(event.cookie).async_events),
-            IBV_EVENT_SRQ_LIMIT_REACHED => Some(&SrqHandle::of_cookie(event.cookie).async_events),
-            _ if event.cookie != 0 => Some(&QpHandle::of_cookie(event.cookie).async_events),
+            IBV_EVENT_CQ_ERR => Some(&of_cookie::<CqHandle>(event.cookie).async_events),
+            IBV_EVENT_SRQ_LIMIT_REACHED => Some(&of_cookie::<SrqHandle>(event.cookie).async_events),
+            _ if event.cookie != 0 => Some(&of_cookie::<QpHandle>(event.cookie).async_events),
             _ => None,
         }
     }

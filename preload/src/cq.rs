@@ -15,6 +15,7 @@ use crate::boundary::{Errno, INVALID, UNSUPPORTED, number, object, status};
 use crate::channel::{ChannelHandle, channel_of};
 use crate::context::{ContextHandle, ours};
 use crate::events::Unacknowledged;
+use crate::handle::Place;
 use crate::next::next;
 
 /// A completion queue. C code has pointers to `c`, the first field, whose begin has the layout of `ibv_cq`.
@@ -41,15 +42,6 @@ pub(crate) struct CqInit {
 }
 
 impl CqHandle {
-    /// Returns the completion queue whose address is `cookie`.
-    ///
-    /// # Safety
-    /// The cookie is that of an event whose completion queue is not destroyed.
-    pub(crate) unsafe fn of_cookie<'a>(cookie: u64) -> &'a CqHandle {
-        // SAFETY: as the caller states.
-        unsafe { &*ptr::with_exposed_provenance(cookie as usize) }
-    }
-
     /// Returns the values of `ibv_get_cq_event`.
     pub(crate) fn for_event(&self) -> (*mut ibv_cq, *mut c_void) {
         (ptr::from_ref(&self.c).cast_mut().cast(), self.c.cq_context)
@@ -65,17 +57,9 @@ impl CqHandle {
         if init.comp_vector > 0 || (channel.is_none() && !init.channel.is_null()) {
             return Err(INVALID);
         }
-        let place = Box::into_raw(Box::<CqHandle>::new_uninit()).cast::<CqHandle>();
-        let cookie = place.expose_provenance() as u64;
-        let created = handle.objects().and_then(|objects| {
-            objects
-                .create_cq(init.depth, channel.map(|channel| &channel.channel), cookie)
-                .map_err(Errno::from)
-        });
-        let (id, queue) = created.inspect_err(|_| {
-            // SAFETY: the box was just made, and has no content to drop.
-            drop(unsafe { Box::from_raw(place.cast::<std::mem::MaybeUninit<CqHandle>>()) });
-        })?;
+        let place = Place::new();
+        let events = channel.map(|channel| &channel.channel);
+        let (id, queue) = handle.objects()?.create_cq(init.depth, events, place.cookie())?;
         // SAFETY: zeros are a value of each field: null pointers, no functions, an unlocked mutex.
         let mut c: ibv_cq_ex = unsafe { zeroed() };
         (c.context, c.channel, c.cq_context) = (context, init.channel, init.cq_context);
@@ -93,9 +77,7 @@ impl CqHandle {
             is_polled: AtomicBool::new(false),
             current: None,
         };
-        // SAFETY: the box has room for the handle.
-        unsafe { place.write(handle) };
-        Ok(place)
+        Ok(place.fill(handle))
     }
 }
 

@@ -10,6 +10,7 @@ use verbs_sys::{ibv_comp_channel, ibv_cq};
 use crate::boundary::{Errno, number};
 use crate::channel::{ChannelHandle, channel_of};
 use crate::cq::{CqHandle, cq_of};
+use crate::handle::of_cookie;
 use crate::next::next;
 
 /// Longest wait of one call of `CompChannel::wait`, after which the call is repeated.
@@ -18,7 +19,7 @@ const WAIT: Duration = Duration::from_secs(3600);
 /// Takes an event; waits for one unless the program's descriptor has O_NONBLOCK.
 fn take(channel: &ChannelHandle) -> Result<CompletionEvent, Errno> {
     // SAFETY: the cookie is the address of the completion queue, whose destruction waits for this call.
-    let count = |event: &CompletionEvent| unsafe { CqHandle::of_cookie(event.cookie) }.comp_events.take();
+    let count = |event: &CompletionEvent| unsafe { of_cookie::<CqHandle>(event.cookie) }.comp_events.take();
     if fcntl_getfl(&channel.fd)?.contains(OFlags::NONBLOCK) {
         return channel.channel.try_wait_with(count)?.ok_or(Errno(libc::EAGAIN));
     }
@@ -42,7 +43,7 @@ unsafe extern "C" fn ibv_get_cq_event(
             // SAFETY: the completion queue is not destroyed before the program acknowledges the event; the program
             // passes room for the two pointers.
             unsafe {
-                let (own, context) = CqHandle::of_cookie(event.cookie).for_event();
+                let (own, context) = of_cookie::<CqHandle>(event.cookie).for_event();
                 cq.write(own);
                 cq_context.write(context);
             }

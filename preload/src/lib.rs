@@ -27,6 +27,7 @@ mod cq_event;
 mod cq_ex;
 mod device;
 mod events;
+mod handle;
 mod mr;
 mod next;
 mod open;

@@ -3,7 +3,7 @@
 use std::{ptr, slice};
 
 use libc::c_int;
-use verbs::{Error, LKey, RKey, RecvRequest, SendData, SendOp, SendRequest, Sge};
+use verbs::{Error, LKey, MAX_INLINE_BYTES, MAX_SGE, RKey, RecvRequest, SendData, SendOp, SendRequest, Sge};
 use verbs_sys::{
     IBV_SEND_INLINE, IBV_WR_LOCAL_INV, IBV_WR_RDMA_READ, IBV_WR_RDMA_WRITE, IBV_WR_RDMA_WRITE_WITH_IMM,
     IBV_WR_SEND, IBV_WR_SEND_WITH_IMM, ibv_qp, ibv_recv_wr, ibv_send_wr, ibv_sge, ibv_srq,
@@ -13,11 +13,6 @@ use crate::boundary::{Errno, INVALID, UNSUPPORTED, status};
 use crate::builder::flags_of;
 use crate::qp::QpHandle;
 use crate::srq::SrqHandle;
-
-/// Largest inline payload of a device, in bytes.
-const MAX_INLINE_BYTES: usize = 1024;
-/// Largest number of entries of a list.
-const MAX_SGE: usize = 32;
 
 // `sges_of` reads the program's entries as those of `verbs`.
 const _: () = {
@@ -36,13 +31,13 @@ unsafe fn sges_of<'a>(list: *mut ibv_sge, count: c_int) -> Result<&'a [Sge], Err
     match usize::try_from(count) {
         Ok(0) => Ok(&[]),
         // SAFETY: `Sge` has the layout of `ibv_sge`; the caller passes `count` entries.
-        Ok(count) if count <= MAX_SGE => Ok(unsafe { slice::from_raw_parts(list.cast(), count) }),
+        Ok(count) if count <= MAX_SGE as usize => Ok(unsafe { slice::from_raw_parts(list.cast(), count) }),
         _ => Err(INVALID),
     }
 }
 
 /// Bytes of an inline work request with several entries.
-struct Gathered([u8; MAX_INLINE_BYTES]);
+struct Gathered([u8; MAX_INLINE_BYTES as usize]);
 
 impl Gathered {
     /// Copies the bytes of the entries together.
@@ -105,7 +100,7 @@ unsafe fn with_request<T>(
         let bytes = unsafe { slice::from_raw_parts(bytes, sge.len_bytes as usize) };
         return post(&request(SendData::Inline(bytes)));
     }
-    let mut gathered = Gathered([0; MAX_INLINE_BYTES]);
+    let mut gathered = Gathered([0; MAX_INLINE_BYTES as usize]);
     // SAFETY: as the caller states.
     post(&request(SendData::Inline(unsafe { gathered.gather(sges) }?)))
 }

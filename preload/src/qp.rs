@@ -24,17 +24,6 @@ pub(crate) struct QpHandle {
     pub(crate) building: Option<Building>,
 }
 
-impl QpHandle {
-    /// Returns the queue pair whose address is `cookie`.
-    ///
-    /// # Safety
-    /// The cookie is that of an event whose queue pair is not destroyed.
-    pub(crate) unsafe fn of_cookie<'a>(cookie: u64) -> &'a QpHandle {
-        // SAFETY: as the caller states.
-        unsafe { &*ptr::with_exposed_provenance(cookie as usize) }
-    }
-}
-
 /// Returns the queue pair at `qp` and its context; `None` if they are null or another library's.
 ///
 /// # Safety

@@ -153,7 +153,7 @@ fn ah_of(path: &AddressVector) -> ibv_ah_attr {
     ibv_ah_attr { grh, dlid: 0, sl: 0, src_path_bits: 0, static_rate: 0, is_global: 1, port_num: 1 }
 }
 
-fn cap_of(init: &QpInit) -> ibv_qp_cap {
+pub(crate) fn cap_of(init: &QpInit) -> ibv_qp_cap {
     ibv_qp_cap {
         max_send_wr: init.max_send_wr,
         max_recv_wr: init.max_recv_wr,

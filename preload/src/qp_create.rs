@@ -16,9 +16,11 @@ use crate::builder::Building;
 use crate::context::{ContextHandle, own};
 use crate::cq::cq_of;
 use crate::events::Unacknowledged;
+use crate::handle::Place;
 use crate::mr::pd_of;
 use crate::next::next;
 use crate::qp::QpHandle;
+use crate::qp_attr::cap_of;
 use crate::srq::srq_of;
 use crate::wr;
 
@@ -70,14 +72,8 @@ impl Wanted {
     fn create(&self, context: &ContextHandle) -> Result<(*mut ibv_qp, ibv_qp_cap), Errno> {
         let init = self.init()?;
         let building = self.send_ops.map(Building::new).transpose()?;
-        let place = Box::into_raw(Box::<QpHandle>::new_uninit()).cast::<QpHandle>();
-        let cookie = place.expose_provenance() as u64;
-        let created =
-            context.objects().and_then(|objects| objects.create_qp(&init, cookie).map_err(Errno::from));
-        let (qpn, queues) = created.inspect_err(|_| {
-            // SAFETY: the box was just made, and has no content to drop.
-            drop(unsafe { Box::from_raw(place.cast::<std::mem::MaybeUninit<QpHandle>>()) });
-        })?;
+        let place = Place::new();
+        let (qpn, queues) = context.objects()?.create_qp(&init, place.cookie())?;
         // SAFETY: zeros are a value of each field: null pointers, no functions, an unlocked mutex.
         let mut c: ibv_qp_ex = unsafe { zeroed() };
         if building.is_some() {
@@ -91,16 +87,9 @@ impl Wanted {
         (base.send_cq, base.recv_cq) = (self.send_cq, self.recv_cq);
         (base.qp_num, base.state, base.qp_type) = (qpn.value(), IBV_QPS_RESET, self.qp_type);
         let handle = QpHandle { c, queues, qpn, async_events: Unacknowledged::default(), building };
-        // SAFETY: the box has room for the handle.
-        unsafe { place.write(handle) };
-        let cap = ibv_qp_cap {
-            max_send_wr: init.max_send_wr,
-            max_recv_wr: if self.srq.is_null() { init.max_recv_wr } else { 0 },
-            max_send_sge: init.max_send_sge,
-            max_recv_sge: init.max_recv_sge,
-            max_inline_data: init.max_inline_bytes,
-        };
-        Ok((place.cast(), cap))
+        let max_recv_wr = if self.srq.is_null() { init.max_recv_wr } else { 0 };
+        let cap = ibv_qp_cap { max_recv_wr, ..cap_of(&init) };
+        Ok((place.fill(handle).cast(), cap))
     }
 }
 

@@ -5,12 +5,12 @@ use std::ptr;
 
 use libc::{c_int, c_uint};
 use verbs::port::PortKind;
-use verbs::{DeviceCaps, Gid, PathMtu};
+use verbs::{DeviceCaps, Gid, MAX_MESSAGE_BYTES, PathMtu};
 use verbs_sys::{
-    _compat_ibv_port_attr, IBV_ATOMIC_NONE, IBV_DEVICE_RC_RNR_NAK_GEN, IBV_DEVICE_SRQ_RESIZE,
-    IBV_DEVICE_SYS_IMAGE_GUID, IBV_GID_TYPE_ROCE_V2, IBV_LINK_LAYER_ETHERNET, IBV_PORT_ACTIVE, IBV_PORT_DOWN,
-    IBV_PORT_IP_BASED_GIDS, ibv_context, ibv_device_attr, ibv_device_attr_ex, ibv_gid, ibv_gid_entry,
-    ibv_port_attr, ibv_query_device_ex_input,
+    _compat_ibv_port_attr, IBV_ATOMIC_NONE, IBV_DEVICE_RC_RNR_NAK_GEN, IBV_DEVICE_SYS_IMAGE_GUID,
+    IBV_GID_TYPE_ROCE_V2, IBV_LINK_LAYER_ETHERNET, IBV_PORT_ACTIVE, IBV_PORT_DOWN, IBV_PORT_IP_BASED_GIDS,
+    ibv_context, ibv_device_attr, ibv_device_attr_ex, ibv_gid, ibv_gid_entry, ibv_port_attr,
+    ibv_query_device_ex_input,
 };
 
 use crate::boundary::{Errno, INVALID, number, status};
@@ -21,8 +21,6 @@ use crate::next::next;
 const PORT: u8 = 1;
 /// The only P_Key: the default partition, with full membership (IBA 10.9.1.2).
 const PKEY: u16 = 0xffff;
-/// Longest message, in bytes (IBA 9.7.6).
-const MAX_MESSAGE_BYTES: u32 = 1 << 31;
 /// `phys_state` (IBA 14.2.5.6).
 const PHYS_STATE_DISABLED: u8 = 3;
 const PHYS_STATE_LINK_UP: u8 = 5;
@@ -63,7 +61,6 @@ fn device_attr(context: &ContextHandle) -> Result<ibv_device_attr, Errno> {
     attr.max_qp = to_c_int(caps.limits.max_qps);
     attr.max_qp_wr = caps.max_qp_wr.cast_signed();
     attr.device_cap_flags = IBV_DEVICE_RC_RNR_NAK_GEN | IBV_DEVICE_SYS_IMAGE_GUID;
-    attr.device_cap_flags &= !IBV_DEVICE_SRQ_RESIZE;
     (attr.max_sge, attr.max_sge_rd) = (caps.max_sge.cast_signed(), caps.max_sge.cast_signed());
     attr.max_cq = to_c_int(caps.limits.max_cqs);
     attr.max_cqe = caps.max_cqe.cast_signed();

@@ -13,6 +13,7 @@ use verbs_sys::{
 use crate::boundary::{Errno, INVALID, UNSUPPORTED, object, status};
 use crate::context::{ContextHandle, ours, own};
 use crate::events::Unacknowledged;
+use crate::handle::Place;
 use crate::mr::pd_of;
 use crate::next::next;
 
@@ -23,17 +24,6 @@ pub(crate) struct SrqHandle {
     pub(crate) queue: SrqQueue,
     pub(crate) id: SrqId,
     pub(crate) async_events: Unacknowledged,
-}
-
-impl SrqHandle {
-    /// Returns the shared receive queue whose address is `cookie`.
-    ///
-    /// # Safety
-    /// The cookie is that of an event whose shared receive queue is not destroyed.
-    pub(crate) unsafe fn of_cookie<'a>(cookie: u64) -> &'a SrqHandle {
-        // SAFETY: as the caller states.
-        unsafe { &*ptr::with_exposed_provenance(cookie as usize) }
-    }
 }
 
 /// Returns the shared receive queue at `srq` and its context; `None` if they are null or another library's.
@@ -55,27 +45,19 @@ fn create(
 ) -> Result<*mut ibv_srq, Errno> {
     // SAFETY: the program passes a protection domain.
     let (pd_handle, context) = unsafe { pd_of(pd) }.ok_or(INVALID)?;
-    let place = Box::into_raw(Box::<SrqHandle>::new_uninit()).cast::<SrqHandle>();
-    let cookie = place.expose_provenance() as u64;
+    let place = Place::new();
     let wanted = SrqAttr {
         pd: pd_handle.id,
         max_wr: attr.max_wr,
         max_sge: attr.max_sge.max(1),
         limit: attr.srq_limit,
     };
-    let created =
-        context.objects().and_then(|objects| objects.create_srq(&wanted, cookie).map_err(Errno::from));
-    let (id, queue) = created.inspect_err(|_| {
-        // SAFETY: the box was just made, and has no content to drop.
-        drop(unsafe { Box::from_raw(place.cast::<std::mem::MaybeUninit<SrqHandle>>()) });
-    })?;
+    let (id, queue) = context.objects()?.create_srq(&wanted, place.cookie())?;
     // SAFETY: zeros are a value of each field: null pointers and an unlocked mutex.
     let mut c: ibv_srq = unsafe { zeroed() };
     // SAFETY: `pd` is a protection domain of ours.
     (c.context, c.pd, c.srq_context) = (unsafe { (*pd).context }, pd, srq_context);
-    // SAFETY: the box has room for the handle.
-    unsafe { place.write(SrqHandle { c, queue, id, async_events: Unacknowledged::default() }) };
-    Ok(place.cast())
+    Ok(place.fill(SrqHandle { c, queue, id, async_events: Unacknowledged::default() }).cast())
 }
 
 #[unsafe(no_mangle)]

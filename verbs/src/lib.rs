@@ -79,6 +79,7 @@ pub use srq::{Srq, SrqOptions};
 
 pub use dpdk_ffi::WakeKind;
 pub use roce::congestion::{CnpPacing, CongestionScheme, NoCongestionScheme, NotificationConfig};
+pub use roce::engine::limits::{MAX_INLINE_BYTES, MAX_SGE};
 pub use roce::engine::{Attributes, CreateError, DestroyError, Event, QpnPrefix};
 pub use roce::id::{Gid, LKey, Mac, Qpn, RKey};
 pub use roce::mem::{Access, Memory, PdId};
@@ -88,7 +89,7 @@ pub use roce::qp::{
     QpState, ServiceType,
 };
 pub use roce::queue::{
-    CqId, Cqe, Notify, PostError, RecvRequest, SendData, SendFlags, SendOp, SendRequest, Sge, SrqAttr, SrqId,
-    WcOpcode, WcStatus,
+    CqId, Cqe, MAX_MESSAGE_BYTES, Notify, PostError, RecvRequest, SendData, SendFlags, SendOp, SendRequest,
+    Sge, SrqAttr, SrqId, WcOpcode, WcStatus,
 };
 pub use roce::recovery::{NoRecoveryScheme, RecoveryScheme};
