@@ -12,7 +12,7 @@
 #![allow(unsafe_code)] // fork is the subject, and the standard library has none
 
 use std::error::Error;
-use std::io::{self, Write as _};
+use std::io;
 use std::os::unix::process::CommandExt as _;
 use std::process::{Command, ExitCode};
 use std::sync::Arc;
@@ -20,9 +20,10 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
+use tests::line;
 use verbs::{
-    Access, CompChannel, ConnectOptions, Context, Cq, DeviceOptions, Endpoint, Mr, Notify, Pd, Qp, QpOptions,
-    RKey, RecvRequest, SendData, SendFlags, SendOp, SendRequest, WcStatus,
+    Access, CompChannel, ConnectOptions, Context, Cq, DeviceOptions, Mr, Notify, Pd, Qp, QpOptions, RKey,
+    RecvRequest, SendData, SendFlags, SendOp, SendRequest, WcStatus,
 };
 
 type Failure = Box<dyn Error>;
@@ -113,15 +114,7 @@ impl End {
     fn linked(port: &str) -> Result<End, Failure> {
         let (context, channel, cq, pd, region) = Self::open(port)?;
         let qp = pd.create_qp(&QpOptions::new(&cq))?;
-        println!("{} {:x} {:x}", qp.endpoint(1), region.addr(), region.rkey().0);
-        io::stdout().flush()?;
-        let mut line = String::new();
-        io::stdin().read_line(&mut line)?;
-        let [rkey, addr, peer] = line.trim().rsplitn(3, ' ').collect::<Vec<_>>()[..] else {
-            return Err("the peer's line has three parts".into());
-        };
-        let (peer, addr): (Endpoint, _) = (peer.parse()?, u64::from_str_radix(addr, 16)?);
-        let remote = (addr, RKey(u32::from_str_radix(rkey, 16)?));
+        let (peer, remote) = line::exchange(&qp, &region)?;
         context.wait_link(PATIENCE)?;
         qp.connect(&peer, &ConnectOptions { gid_index: 1, ..ConnectOptions::default() })?;
         Ok(End { context, channel, cq, pd, qp, _peer: None, region, remote, written: AtomicU64::new(0) })

@@ -12,14 +12,15 @@
 
 use std::error::Error;
 use std::ffi::{c_int, c_void};
-use std::io::{self, Write as _};
+use std::io;
 use std::process::ExitCode;
 use std::thread;
 use std::time::{Duration, Instant};
 
+use tests::line;
 use verbs::{
-    Access, CompChannel, ConnAttr, ConnectOptions, Context, Cq, DeviceOptions, Endpoint, Mr, Notify, Pd, Qp,
-    QpOptions, RKey, SendData, SendFlags, SendOp, SendRequest, WcStatus,
+    Access, CompChannel, ConnAttr, ConnectOptions, Context, Cq, DeviceOptions, Mr, Notify, Pd, Qp, QpOptions,
+    RKey, SendData, SendFlags, SendOp, SendRequest, WcStatus,
 };
 
 type Failure = Box<dyn Error>;
@@ -90,19 +91,11 @@ impl End {
         let (cq, pd) = (context.create_cq(64, Some(&channel))?, context.alloc_pd()?);
         let region = pd.alloc(MESSAGE_BYTES, Access::LOCAL_WRITE)?;
         let qp = pd.create_qp(&QpOptions::new(&cq))?;
-        println!("{} {:x} {:x}", qp.endpoint(1), region.addr(), region.rkey().0);
-        io::stdout().flush()?;
-        let mut line = String::new();
-        io::stdin().read_line(&mut line)?;
-        let [rkey, addr, peer] = line.trim().rsplitn(3, ' ').collect::<Vec<_>>()[..] else {
-            return Err("the peer's line has three parts".into());
-        };
-        let (peer, addr): (Endpoint, _) = (peer.parse()?, u64::from_str_radix(addr, 16)?);
+        let (peer, remote) = line::exchange(&qp, &region)?;
         context.wait_link(PATIENCE)?;
         // The machine may be busy.
         let conn = ConnAttr { timeout: 18, ..ConnAttr::default() };
         qp.connect(&peer, &ConnectOptions { gid_index: 1, conn, ..ConnectOptions::default() })?;
-        let remote = (addr, RKey(u32::from_str_radix(rkey, 16)?));
         Ok(End { context, channel, cq, quiet, pd, qp, region, remote })
     }
 
