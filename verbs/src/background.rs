@@ -1,26 +1,383 @@
-//! The handle of the background thread (`progress.rs`).
+//! The background server of a device, which drives the engine while no application thread does. The background thread
+//! (`progress.rs`) runs the servers of all devices of the process.
+//!
+//! ```text
+//!                      the port's wake source, a deadline of the engine, a bell
+//!      ARMED, ASLEEP ------------------------------------------------------------> DRIVING: polls, until no poll found
+//!        ^    |      <------------------------------------------------------------  work for the time LINGER
+//!        |    |                          idle
+//!        |    | the application polls without requests of notifications: it disarms the port (`Shared::take_over`)
+//!        |    v
+//!      WATCHING: naps
+//!        |    ^
+//!        '----' the application does not poll at the end of a nap, or requests a notification
+//! ```
+//!
+//! While a thread in `CompChannel::wait` is the server of the port (`sleep.rs`), the background server rests, and is
+//! woken by its bell when the leader leaves and work is due. On a port without wake sources, or whose wake sources cannot
+//! be armed at present, the rest is a nap.
 
-use std::sync::{Mutex, PoisonError};
-use std::thread::{self, JoinHandle};
+use std::os::fd::{AsFd as _, BorrowedFd};
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::{Duration, Instant};
 
-/// The handle of a device's background thread: set by `keep`, removed by `join`.
-#[derive(Default)]
-pub(crate) struct Background {
-    thread: Mutex<Option<JoinHandle<()>>>,
+use crate::device::Shared;
+use crate::linger::Linger;
+use crate::link::LinkWatch;
+use crate::options::ProgressPolicy;
+use crate::sleep::{LATE_NANOS, NAP_MAX, NAP_MIN, nanos};
+use crate::stat::StatSocket;
+use crate::watch;
+
+/// Largest time in nanoseconds since its last poll for an application that polls: longer than a poll of a full burst, and
+/// than the wake-up of a thread that displaces the application from its processor.
+const POLLED_NANOS: u64 = 20_000;
+/// Time for which an application must have polled so that it may take over the port again as soon as before.
+const POLLED_LONG: Duration = Duration::from_millis(10);
+/// Length of the longest nap while frames wait for room in the transmit ring, of a peer that has stopped receiving.
+const NAP_STALLED_MAX: Duration = Duration::from_millis(200);
+/// Wake-ups in succession without a frame after which the background thread takes a nap, because the wake source may be
+/// readable for ever.
+const SPURIOUS_MAX: u32 = 16;
+/// Interval of maintenance of an idle device.
+const MAINTAIN_IDLE: Duration = Duration::from_secs(1);
+/// Interval of maintenance of a device in use: the interval at which counters are compared.
+const MAINTAIN_ACTIVE: Duration = Duration::from_millis(200);
+/// Interval of maintenance while the link of a memif client is down, or neighbours of a shared port are unresolved.
+const MAINTAIN_WAITING: Duration = Duration::from_millis(20);
+
+/// The descriptors that ended a rest.
+#[derive(Clone, Copy, Default)]
+pub(crate) struct Woken {
+    by_stat: bool,
+    by_kernel: bool,
+    by_link: bool,
+    by_source: bool,
 }
 
-impl Background {
-    pub(crate) fn keep(&self, handle: JoinHandle<()>) {
-        *self.thread.lock().unwrap_or_else(PoisonError::into_inner) = Some(handle);
+/// Records in a `Woken` that a descriptor ended the rest.
+pub(crate) type Mark = fn(&mut Woken);
+
+/// Reason of a rest.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Reason {
+    /// The port is idle.
+    Asleep,
+    /// Application threads have taken over the port.
+    Watching,
+    /// Another thread drives the engine, or the engine must not be driven.
+    Waiting,
+}
+
+/// A time for which a server needs no turn.
+#[derive(Clone, Copy)]
+pub(crate) struct Rest {
+    pub(crate) until: Instant,
+    /// Whether a wake source of the port ends the rest.
+    on_sources: bool,
+    reason: Reason,
+}
+
+/// The state while application threads have taken over the port.
+struct Watching {
+    since: Instant,
+    nap: Duration,
+}
+
+/// The background server of a device.
+pub(crate) struct BackgroundServer {
+    shared: Arc<Shared>,
+    link: LinkWatch,
+    stat: Option<StatSocket>,
+    counters: watch::Watch,
+    maintain_at: Instant,
+    linger: Linger,
+    nap: Duration,
+    watching: Option<Watching>,
+    /// Value of `Activity::polls` at the last maintenance.
+    polls_maintained: u64,
+    /// Value of `Activity::polls` at the begin of the last sleep.
+    polls_slept: u64,
+    spurious: u32,
+    /// Whether the server sleeps next without lingering.
+    yields: bool,
+    /// Whether the statistics socket may end a rest; false from a failure to accept a reader until the next maintenance.
+    accepts: bool,
+}
+
+impl BackgroundServer {
+    pub(crate) fn new(shared: Arc<Shared>, link: LinkWatch, stat: Option<StatSocket>) -> Self {
+        BackgroundServer {
+            shared,
+            link,
+            stat,
+            counters: watch::Watch::new(),
+            maintain_at: Instant::now(),
+            linger: Linger::new(),
+            nap: NAP_MIN,
+            watching: None,
+            polls_maintained: 0,
+            polls_slept: 0,
+            spurious: 0,
+            yields: false,
+            accepts: true,
+        }
     }
 
-    /// Waits until the background thread has ended. The thread ends because the caller has set `Shared::stopping` and
-    /// then rung the thread's bell. If the background thread itself is the caller, does not wait.
-    pub(crate) fn join(&self) {
-        let taken = self.thread.lock().unwrap_or_else(PoisonError::into_inner).take();
-        if let Some(handle) = taken.filter(|handle| handle.thread().id() != thread::current().id()) {
-            // An error of `join` is ignored: `progress::run_to_the_end` has logged the panic of the thread.
-            let _ = handle.join();
+    pub(crate) fn shared(&self) -> &Shared {
+        &self.shared
+    }
+
+    /// Returns whether the device is being closed.
+    pub(crate) fn is_stopping(&self) -> bool {
+        self.shared.stopping.load(Ordering::Relaxed)
+    }
+
+    /// Takes a turn: drives the engine, not longer than `longest`, or prepares a rest. Returns the rest; `None` if the
+    /// next turn is due at once.
+    pub(crate) fn turn(&mut self, longest: Option<Duration>) -> Option<Rest> {
+        if Instant::now() >= self.maintain_at {
+            self.maintain();
         }
+        if self.shared.check().is_err() || self.shared.policy == ProgressPolicy::Application {
+            return Some(self.wait_until(self.maintain_at));
+        }
+        if self.shared.sleep.is_watching() {
+            if !self.shared.sleep.is_led() {
+                return Some(self.watch());
+            }
+            self.end_watch();
+        }
+        let goes_on = self.drive(longest);
+        if goes_on || self.shared.policy == ProgressPolicy::Busy || self.shared.sleep.is_watching() {
+            return None;
+        }
+        self.sleep()
+    }
+
+    fn wait_until(&self, until: Instant) -> Rest {
+        Rest { until, on_sources: false, reason: Reason::Waiting }
+    }
+
+    /// Polls the engine until no poll found work for the time of `linger`, another thread drives the engine or took over
+    /// the port, the application has an event to process, or the device is being closed. Returns true if instead the time
+    /// `longest` is over.
+    fn drive(&mut self, longest: Option<Duration>) -> bool {
+        let shared = &*self.shared;
+        if std::mem::take(&mut self.yields) || shared.sleep.is_led() {
+            return false;
+        }
+        let end = longest.map(|longest| Instant::now() + longest);
+        let _driving = shared.activity.drive_in_background();
+        loop {
+            let Some(mut driven) = shared.try_lock() else { return false };
+            let events = driven.events();
+            let idle = driven.poll(shared.now()).is_idle();
+            let has_event = driven.events() != events;
+            drop(driven);
+            let lingers = self.linger.goes_on(!idle);
+            let taken_over = shared.sleep.is_watching() || shared.sleep.is_led();
+            if !lingers || has_event || taken_over || shared.stopping.load(Ordering::Relaxed) {
+                return false;
+            }
+            if end.is_some_and(|end| Instant::now() >= end) {
+                return true;
+            }
+        }
+    }
+
+    /// Arms the port for a rest. If a leader is the server of the port, does not arm the port. Returns `None` if a poll
+    /// after the port was armed found work.
+    fn sleep(&mut self) -> Option<Rest> {
+        let shared = &*self.shared;
+        let Some(mut driven) = shared.try_lock() else {
+            return Some(self.wait_until(Instant::now() + NAP_MIN));
+        };
+        let (now, polls) = (Instant::now(), shared.activity.polls());
+        let mut until = self.maintain_at;
+        let is_led = shared.sleep.is_led();
+        let is_used = std::mem::replace(&mut self.polls_slept, polls) != polls;
+        if is_led {
+            // When the leader leaves, the bell rings if a deadline of the engine is earlier.
+            if is_used {
+                until = until.min(now + Duration::from_nanos(LATE_NANOS));
+            }
+            let nanos = nanos(until.saturating_duration_since(now));
+            shared.sleep.set_background_until(Some(shared.now().plus_nanos(nanos)));
+        } else {
+            let is_armed = driven.arm() && shared.sleep.has_barriers();
+            shared.wakes.iter().for_each(|wakes| wakes.switch(is_armed));
+            shared.sleep.announce();
+            if !driven.poll(shared.now()).is_idle() {
+                shared.sleep.wake_up();
+                return None;
+            }
+            let mut deadline = driven.next_deadline();
+            if is_used && is_armed {
+                let late = shared.now().plus_nanos(LATE_NANOS);
+                deadline = deadline.map(|at| at.max(late));
+            }
+            if is_armed && self.spurious < SPURIOUS_MAX && !driven.is_tx_stalled() {
+                self.nap = NAP_MIN;
+            } else {
+                let nap_max = if is_armed { NAP_STALLED_MAX } else { NAP_MAX };
+                let is_pending = !is_armed && deadline.is_some();
+                self.nap = if is_pending { NAP_MIN } else { (self.nap * 2).min(nap_max) };
+                until = until.min(now + self.nap);
+            }
+            let engine_now = shared.now();
+            let mut at = engine_now.plus_nanos(nanos(until.saturating_duration_since(now)));
+            if let Some(deadline) = deadline.filter(|deadline| *deadline < at) {
+                at = deadline;
+                until = now + Duration::from_nanos(deadline.nanos_since(engine_now));
+            }
+            shared.sleep.sleep_until(at);
+            shared.sleep.set_background_until(Some(at));
+        }
+        drop(driven);
+        Some(Rest { until, on_sources: self.spurious < SPURIOUS_MAX, reason: Reason::Asleep })
+    }
+
+    /// Continues after `rest`, which the descriptors in `woken`, or its end, have ended.
+    pub(crate) fn resume(&mut self, rest: Rest, woken: Woken) {
+        self.shared.sleep.clear_background_bell();
+        match rest.reason {
+            Reason::Asleep => self.wake_up(woken),
+            Reason::Watching => self.end_nap(),
+            Reason::Waiting => {}
+        }
+        self.serve(woken);
+    }
+
+    /// Polls the engine once after a sleep, unless application threads took over the port.
+    fn wake_up(&mut self, woken: Woken) {
+        let shared = &*self.shared;
+        if shared.sleep.is_watching() {
+            return;
+        }
+        let mut driven = shared.inspect();
+        shared.sleep.set_background_until(None);
+        if shared.check().is_err() {
+            return;
+        }
+        if shared.sleep.is_led() {
+            driven.poll(shared.now());
+            return;
+        }
+        shared.sleep.wake_up();
+        let events = driven.events();
+        let is_idle = driven.poll(shared.now()).is_idle();
+        // A thread that was woken by an event needs the processor, and polls soon.
+        self.yields = driven.events() != events;
+        drop(driven);
+        if !is_idle {
+            self.linger.restart();
+            self.spurious = 0;
+        } else if woken.by_source {
+            self.spurious = (self.spurious + 1).min(SPURIOUS_MAX);
+            // The connection of a memif may have begun or ended.
+            self.maintain_at = self.maintain_at.min(Instant::now() + MAINTAIN_WAITING);
+        } else if self.spurious == SPURIOUS_MAX {
+            // The nap ended. If the wake source is still readable, the next nap follows after one wake-up.
+            self.spurious -= 1;
+        } else {
+            self.spurious = 0;
+        }
+    }
+
+    /// Leaves the port to application threads, for the time of a nap.
+    fn watch(&mut self) -> Rest {
+        let shared = &*self.shared;
+        let watching = self.watching.get_or_insert_with(|| {
+            // The ring with which the application took over, if it did not end a rest.
+            shared.sleep.clear_background_bell();
+            Watching { since: Instant::now(), nap: NAP_MIN }
+        });
+        let until = Instant::now() + watching.nap;
+        Rest { until, on_sources: false, reason: Reason::Watching }
+    }
+
+    /// Ends the watch if application threads do not poll, have requested a notification, or wait in `CompChannel::wait`.
+    fn end_nap(&mut self) {
+        let shared = &*self.shared;
+        let is_polled = shared.activity.idle_nanos(shared.now()) <= POLLED_NANOS;
+        match &mut self.watching {
+            Some(watching) if is_polled && shared.sleep.is_watching() && !shared.sleep.is_led() => {
+                watching.nap = (watching.nap * 2).min(NAP_MAX);
+            }
+            _ => self.end_watch(),
+        }
+    }
+
+    fn end_watch(&mut self) {
+        let is_long = self.watching.take().is_some_and(|watching| watching.since.elapsed() >= POLLED_LONG);
+        self.shared.activity.end_polls(is_long);
+        self.shared.sleep.set_watching(false);
+    }
+
+    /// Returns the descriptors that end `rest`.
+    pub(crate) fn descriptors(&self, rest: Rest) -> impl Iterator<Item = (Mark, BorrowedFd<'_>)> {
+        let shared = &*self.shared;
+        let bell: Option<(Mark, _)> = Some((|_| {}, shared.sleep.background_bell()));
+        let stat = self
+            .stat
+            .as_ref()
+            .filter(|_| self.accepts)
+            .map(|stat| -> (Mark, _) { (|woken| woken.by_stat = true, stat.as_fd()) });
+        let link = self.link.notifications().map(|fd| -> (Mark, _) { (|woken| woken.by_link = true, fd) });
+        // After a fatal error no thread reads the kernel's changes, so the descriptor would stay readable.
+        let changes = shared.kernel_changes().filter(|_| shared.check().is_ok());
+        let changes = changes.map(|fd| -> (Mark, _) { (|woken| woken.by_kernel = true, fd) });
+        let sources = shared.wakes.as_ref().filter(|_| rest.on_sources);
+        let sources = sources.map(|wakes| -> (Mark, _) { (|woken| woken.by_source = true, wakes.epoll()) });
+        [bell, stat, link, changes, sources].into_iter().flatten()
+    }
+
+    /// Answers readers of statistics, and follows the kernel's neighbours and interface.
+    fn serve(&mut self, woken: Woken) {
+        if woken.by_stat {
+            self.answer();
+        }
+        if woken.by_link {
+            self.link.follow(&self.shared);
+        }
+        if woken.by_kernel && self.shared.check().is_ok() {
+            self.shared.follow_kernel();
+        }
+    }
+
+    fn answer(&mut self) {
+        self.accepts = self.stat.as_ref().is_none_or(|stat| stat.answer(|| self.shared.describe()));
+    }
+
+    /// Restarts a memif client whose link is down, follows the link and the kernel's interface and neighbours, answers
+    /// readers of statistics, and logs the growth of counters that should not grow. Does not drive the engine.
+    fn maintain(&mut self) {
+        self.answer();
+        let shared = &*self.shared;
+        self.link.follow(shared);
+        let mut waits = false;
+        {
+            let _driving = shared.activity.drive_in_background();
+            if let Some(mut driven) = shared.try_lock() {
+                driven.log_conflict();
+                waits = driven.has_wanted() && shared.kernel_changes().is_some();
+                drop(driven);
+                waits |= !shared.poll_link() && shared.control().restarts();
+                shared.follow_kernel();
+                for line in shared.look_at_counters(&mut self.counters) {
+                    tracing::warn!(port = %shared.port, "{line}");
+                }
+            }
+        }
+        let polls = shared.activity.polls();
+        let is_active = std::mem::replace(&mut self.polls_maintained, polls) != polls;
+        let interval = match (waits, is_active) {
+            (true, _) => MAINTAIN_WAITING,
+            (false, true) => MAINTAIN_ACTIVE,
+            (false, false) => MAINTAIN_IDLE,
+        };
+        self.maintain_at = Instant::now() + interval;
     }
 }

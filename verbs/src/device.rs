@@ -6,7 +6,7 @@ use std::net::IpAddr;
 use std::ops::Deref;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::PathBuf;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -21,14 +21,13 @@ use roce::port::fault::Fault;
 use roce::port::{Port, PortCaps};
 use roce::queue::SrqId;
 
-use crate::background::Background;
 use crate::drive::{Activity, Drive, DriveGuard, DriveLock};
 use crate::error::Error;
 use crate::fatal::Fatal;
 use crate::kernel::{Interface, KernelError, KernelNeighbours};
 use crate::listeners::Listeners;
 use crate::lock::{relax, spin};
-use crate::options::{DeviceOptions, ProgressPolicy};
+use crate::options::ProgressPolicy;
 use crate::port::config::{interface_mtu_bytes, interface_neighbour};
 use crate::port::{DpdkPort, PortControl, PortKind, PortSpec, SharedInterface, Wire};
 use crate::sleep::Sleep;
@@ -105,7 +104,6 @@ pub(crate) struct SharedState {
     pub(crate) limits: DeviceLimits,
     pub(crate) activity: Activity,
     pub(crate) stopping: AtomicBool,
-    pub(crate) background: Background,
     pub(crate) sleep: Arc<Sleep>,
     /// The wake sources of the port; `None` if the port has none.
     pub(crate) wakes: Option<WakeSet>,
@@ -115,24 +113,6 @@ pub(crate) struct SharedState {
     /// A duplicate of the descriptor of the kernel's changes, which is read with `kernel` locked; `None` if the port is
     /// dedicated.
     kernel_changes: Option<OwnedFd>,
-}
-
-/// An open device, shared by its contexts. The drop of the device ends the background thread.
-pub(crate) struct Device {
-    pub(crate) shared: Arc<Shared>,
-    pub(crate) options: DeviceOptions,
-}
-
-impl Drop for Device {
-    fn drop(&mut self) {
-        if !self.shared.is_of_this_process() {
-            return;
-        }
-        let _no_cancel = NoCancel::new();
-        self.shared.stopping.store(true, Ordering::Relaxed);
-        self.shared.sleep.wake_background();
-        self.shared.background.join();
-    }
 }
 
 /// Number of attempts of `drive_later` to lock the engine before the thread yields the processor.
@@ -308,7 +288,6 @@ impl Shared {
             limits,
             activity: Activity::default(),
             stopping: AtomicBool::new(false),
-            background: Background::default(),
             sleep,
             wakes,
             policy,

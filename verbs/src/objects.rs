@@ -12,13 +12,14 @@ use roce::qp::{ModifyError, QpAttr, QpInit, QpState};
 use roce::queue::{CqId, SrqAttr, SrqId};
 
 use crate::channel::CompChannel;
-use crate::device::{Device, Shared};
+use crate::device::Shared;
 use crate::error::Error;
 use crate::inbox::Inbox;
 use crate::listeners::{AsyncEvent, Listener};
 use crate::memory;
 use crate::object::Object;
 use crate::queues::{CqQueue, QpQueues, SrqQueue};
+use crate::registry::Device;
 
 /// Longest time for which [`ContextObjects::modify_qp`] waits for the MAC of the destination of an address vector.
 const RESOLVE_TIMEOUT: Duration = Duration::from_secs(3);

@@ -2,23 +2,44 @@
 
 use std::fs::File;
 use std::io::BufWriter;
+use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 use std::time::{SystemTime, UNIX_EPOCH};
 
-use dpdk_ffi::PerProcess;
+use dpdk_ffi::{NoCancel, PerProcess};
 use roce::engine::{Engine, EngineConfig};
 use roce::port::events::Events;
 use roce::port::fault::Fault;
 use roce::port::pcap::Pcap;
 
-use crate::device::{Device, EngineClock, Shared};
+use crate::background::BackgroundServer;
+use crate::device::{EngineClock, Shared};
 use crate::error::OpenError;
 use crate::limits::{DESCRIPTORS_PER_DEVICE, TooFewDescriptors};
 use crate::link::LinkWatch;
 use crate::options::DeviceOptions;
 use crate::port::{self, PortSpec, Wire};
-use crate::progress;
+use crate::progress::{self, Membership};
 use crate::stat::StatSocket;
+
+/// An open device, shared by its contexts. The drop of the device ends its background server.
+pub(crate) struct Device {
+    pub(crate) shared: Arc<Shared>,
+    pub(crate) options: DeviceOptions,
+    pub(crate) membership: Membership,
+}
+
+impl Drop for Device {
+    fn drop(&mut self) {
+        if !self.shared.is_of_this_process() {
+            return;
+        }
+        let _no_cancel = NoCancel::new();
+        self.shared.stopping.store(true, Ordering::Relaxed);
+        self.shared.sleep.wake_background();
+        self.membership.leave();
+    }
+}
 
 /// A device, and its shared state. A queue or completion channel that still exists when the device is closed keeps the
 /// shared state, and therefore the port stays open.
@@ -101,9 +122,9 @@ fn open_device(spec: &PortSpec, options: &DeviceOptions) -> Result<Arc<Device>, 
         tracing::debug!(%error, "no socket for `roce stat`: this device will not be listed");
     }
     let link = LinkWatch::new(&shared, opened.interface);
-    progress::start(&shared, link, stat.ok())
+    let membership = progress::join(BackgroundServer::new(shared.clone(), link, stat.ok()))
         .map_err(|error| OpenError::System { what: "cannot start a thread", error })?;
-    Ok(Arc::new(Device { shared, options: options.clone() }))
+    Ok(Arc::new(Device { shared, options: options.clone(), membership }))
 }
 
 #[cfg(test)]

@@ -17,10 +17,11 @@
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::time::Duration;
 
 use roce::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use roce::time::Instant;
-use rustix::event::{EventfdFlags, eventfd};
+use rustix::event::{EventfdFlags, Timespec, eventfd};
 
 use crate::inbox::Semaphore;
 
@@ -28,6 +29,10 @@ use crate::inbox::Semaphore;
 /// the engine. Without this time, nearly every post of an application that sleeps between messages would wake the
 /// background thread, although its thread in `CompChannel::wait` meets the deadlines.
 pub(crate) const LATE_NANOS: u64 = 1_000_000;
+/// Length of the shortest nap, and of each nap while work requests are outstanding.
+pub(crate) const NAP_MIN: Duration = Duration::from_micros(50);
+/// Length of the longest nap.
+pub(crate) const NAP_MAX: Duration = Duration::from_millis(1);
 
 /// Value of `until` while no server sleeps.
 const AWAKE: u64 = 0;
@@ -216,4 +221,12 @@ impl<B: Semaphore> Sleep<B> {
     pub(crate) fn clear_leader_bell(&self) {
         self.leader_bell.take();
     }
+}
+
+pub(crate) fn nanos(duration: Duration) -> u64 {
+    u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX)
+}
+
+pub(crate) fn timespec(duration: Duration) -> Timespec {
+    Timespec::try_from(duration).unwrap_or(Timespec { tv_sec: i64::from(u32::MAX), tv_nsec: 0 })
 }

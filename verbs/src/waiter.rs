@@ -12,7 +12,7 @@ use crate::device::Shared;
 use crate::error::Error;
 use crate::linger::Linger;
 use crate::options::ProgressPolicy;
-use crate::progress::{NAP_MAX, NAP_MIN, nanos, timespec};
+use crate::sleep::{NAP_MAX, NAP_MIN, nanos, timespec};
 
 /// Polls of a leader that leaves until it wakes the background thread: as many as find no work at most.
 const LAST_POLLS: u32 = 4;
