@@ -37,6 +37,7 @@ mod device;
 mod eal;
 mod errno;
 mod ethdev;
+mod eventfd;
 mod exit;
 mod guard;
 mod log;

@@ -7,6 +7,7 @@
 //!
 //! * guard.c, memif.c: any user may be the peer of a memif port, and a process may crash when its peer
 //!   disconnects or is hostile;
+//! * vhost.c: a vhost port does not wake a thread that sleeps, which therefore polls at intervals;
 //! * virtio.c: a process may end when it closes a virtio-user port that was never started;
 //! * interface.c: opening a port on a kernel interface flushes the interface's neighbours;
 //! * cloexec.c: programs that the process starts inherit DPDK's file descriptors.
@@ -90,7 +91,7 @@ const CREATIONS: &[(&str, &str)] = &[
     ("memfd_create", "shim_cloexec_memfd_create"),
 ];
 
-/// Libraries whose calls a static build redirects to functions of this crate; guard.c, memif.c, virtio.c,
+/// Libraries whose calls a static build redirects to functions of this crate; guard.c, memif.c, vhost.c, virtio.c,
 /// interface.c and cloexec.c say why.
 const REDIRECTED: &[(&str, &[(&str, &str)])] = &[
     (
@@ -113,6 +114,7 @@ const REDIRECTED: &[(&str, &[(&str, &str)])] = &[
             ("close", "shim_memif_close"),
         ],
     ),
+    ("net_vhost", &[("rte_vhost_dequeue_burst", "shim_vhost_dequeue_burst")]),
     ("net_virtio", &[("rte_intr_instance_free", "shim_virtio_instance_free")]),
     // Sockets of vhost ports are to be accessible to their owner only.
     ("vhost", &[("bind", "shim_socket_bind")]),
@@ -163,6 +165,7 @@ type Result<T> = std::result::Result<T, String>;
 fn main() {
     println!("cargo:rerun-if-changed=guard.c");
     println!("cargo:rerun-if-changed=memif.c");
+    println!("cargo:rerun-if-changed=vhost.c");
     println!("cargo:rerun-if-changed=virtio.c");
     println!("cargo:rerun-if-changed=interface.c");
     println!("cargo:rerun-if-changed=cloexec.c");
@@ -241,7 +244,7 @@ fn bind(flags: &[String]) -> Result<()> {
 fn compile(flags: &[String]) -> Result<()> {
     let mut build = cc::Build::new();
     build
-        .files(["shim.c", "guard.c", "memif.c", "virtio.c", "interface.c", "cloexec.c"])
+        .files(["shim.c", "guard.c", "memif.c", "vhost.c", "virtio.c", "interface.c", "cloexec.c"])
         .opt_level(3)
         .warnings(false);
     // Otherwise an undeclared function returns an int, even if it should return a pointer.

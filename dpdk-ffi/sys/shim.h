@@ -90,6 +90,14 @@ void shim_memif_warn(const char *line);
  * `count` is 0: see interface.c. The caller owns the program, which must live until the next call. */
 void shim_packet_filter(const void *instructions, uint16_t count);
 
+/* Enables or disables the kicks of the peer of a vhost queue, and stores a duplicate of the kick descriptor in `kick_fd`,
+ * unless NULL: see vhost.c. Returns false if the queue is not connected. The queue is in no burst. */
+bool shim_vhost_notify(uint16_t port, uint16_t queue, bool enable, int *kick_fd);
+/* Adds 1 to the eventfd `fd` whenever a connection or a queue of the vhost port `port` begins or ends, until
+ * `shim_vhost_unwatch`. 0 or a negative error number. */
+int shim_vhost_watch(uint16_t port, int fd);
+void shim_vhost_unwatch(uint16_t port, int fd);
+
 /* Returns the objects in the calling thread's cache of `pool` to the pool. */
 void shim_mempool_flush_own_cache(struct rte_mempool *pool);
 

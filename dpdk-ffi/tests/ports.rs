@@ -219,7 +219,7 @@ fn both_ends_of_a_memif_sleep_between_frames() {
 }
 
 #[test]
-fn virtio_user_reaches_vhost_and_wakes_a_sleeper() {
+fn virtio_user_and_vhost_reach_each_other_and_wake_sleepers() {
     let path = env::temp_dir().join(format!("dpdk-ffi-vhost-{}", std::process::id()));
     let [vhost, virtio] = ["vhost_echo", "virtio_user_frames"].map(|part| {
         let mut command = command(part);

@@ -221,7 +221,7 @@ impl BackgroundServer {
             if is_armed && self.spurious < SPURIOUS_MAX && !driven.is_tx_stalled() {
                 self.nap = NAP_MIN;
             } else {
-                let nap_max = if is_armed { NAP_STALLED_MAX } else { NAP_MAX };
+                let nap_max = if is_armed { NAP_STALLED_MAX } else { shared.nap_max() };
                 let is_pending = !is_armed && deadline.is_some();
                 self.nap = if is_pending { NAP_MIN } else { (self.nap * 2).min(nap_max) };
                 until = until.min(now + self.nap);

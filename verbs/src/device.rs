@@ -30,7 +30,7 @@ use crate::lock::{relax, spin};
 use crate::options::ProgressPolicy;
 use crate::port::config::{interface_mtu_bytes, interface_neighbour};
 use crate::port::{DpdkPort, PortControl, PortKind, PortSpec, SharedInterface, Wire};
-use crate::sleep::Sleep;
+use crate::sleep::{NAP_MAX, NAP_MIN, Sleep};
 use crate::stat::{self, Answer, DeviceCounters};
 use crate::wake_set::WakeSet;
 use crate::watch::Watch;
@@ -294,6 +294,12 @@ impl Shared {
             linger_nanos: AtomicU64::new(0),
             kernel_changes,
         })))
+    }
+
+    /// Returns the longest nap while the port is not armed: short if it never is, because only a nap then receives the
+    /// next frame; longer if it is not connected at present.
+    pub(crate) fn nap_max(&self) -> Duration {
+        if self.wakes.is_none() { NAP_MIN } else { NAP_MAX }
     }
 
     /// Returns a file descriptor that is readable while `follow_kernel` has a change to process; `None` if the port is

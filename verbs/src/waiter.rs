@@ -61,7 +61,7 @@ impl<'a> Waiter<'a> {
         let now = shared.now();
         let deadline = driven.next_deadline();
         let naps = !is_armed || driven.is_tx_stalled();
-        self.nap = if deadline.is_some() || !naps { NAP_MIN } else { (self.nap * 2).min(NAP_MAX) };
+        self.nap = if deadline.is_some() || !naps { NAP_MIN } else { (self.nap * 2).min(shared.nap_max()) };
         let longest = if naps { timeout.min(self.nap) } else { timeout };
         let until = now.plus_nanos(nanos(longest));
         let until = deadline.map_or(until, |deadline| deadline.min(until));

@@ -10,6 +10,7 @@ use super::open_port::OpenPort;
 use super::port::EthPort;
 use super::queue::EthQueue;
 use super::queue_set::QueueSet;
+use super::vhost::{VHOST, VhostWake};
 use super::wake::{Wake, WakeSource};
 use crate::device::Device;
 use crate::mempool::Mempool;
@@ -136,6 +137,7 @@ impl PortBuilder {
             }
             false => set_up().map(|()| device.sockets().to_vec())?,
         };
+        let is_vhost = info.driver == VHOST;
         let counters: Vec<Arc<QueueCounters>> = (0..self.queues).map(|_| Arc::default()).collect();
         let open = Arc::new(OpenPort::new(device, info, self.pool, counters.clone()));
         // Any socket serves any queue, because a thread that sleeps does so on all queues. Sockets that are not of the
@@ -144,7 +146,12 @@ impl PortBuilder {
         let sources = sockets.into_iter().map(|fd| if is_known { WakeSource::socket(fd) } else { None });
         let sources = sources.chain(std::iter::repeat_with(|| None));
         let queues = (0..self.queues).zip(counters).zip(sources).map(|((number, counters), source)| {
-            let wake = if self.rx_interrupts { Wake::Interrupt(source) } else { Wake::Constant(source) };
+            let kick = if is_vhost { VhostWake::new(open.id(), number).ok().flatten() } else { None };
+            let wake = match kick {
+                Some(kick) => Wake::Kick(kick),
+                None if self.rx_interrupts => Wake::Interrupt(source),
+                None => Wake::Constant(source),
+            };
             EthQueue::new(open.clone(), number, self.linear_pool.clone(), counters, wake)
         });
         let queues = QueueSet::new(queues);

@@ -9,6 +9,7 @@ mod open_port;
 mod port;
 mod queue;
 mod queue_set;
+mod vhost;
 mod wake;
 
 pub use builder::{DEFAULT_DESCRIPTORS, PortBuilder};

@@ -156,11 +156,11 @@ impl EthQueue {
     }
 
     /// Returns how the queue wakes a thread that sleeps until frames arrive; `None` if it cannot. On a port with
-    /// receive interrupts also `None` until the port is started and, on vhost, its peer is connected.
+    /// receive interrupts also `None` until the port is started.
     pub fn wake_kind(&self) -> Option<WakeKind> {
         match &self.memif {
             Some(memif) => memif.wake_fd().map(|_| WakeKind::Eventfd),
-            None => self.wake.source().map(|source| source.kind),
+            None => self.wake.kind(),
         }
     }
 
@@ -169,7 +169,7 @@ impl EthQueue {
     pub fn wake_fd(&self) -> Option<BorrowedFd<'_>> {
         match &self.memif {
             Some(memif) => memif.wake_fd(),
-            None => self.wake.source().map(|source| source.fd()),
+            None => self.wake.fd(),
         }
     }
 
@@ -182,7 +182,7 @@ impl EthQueue {
             // Until the port is started, no frame arrives.
             _ if !self.started => true,
             Some(memif) => memif.arm(),
-            None => self.wake.source().is_some_and(|source| source.arm(self.port_id, self.number)),
+            None => self.wake.arm(self.port_id, self.number),
         }
     }
 
@@ -191,9 +191,7 @@ impl EthQueue {
         match &mut self.memif {
             _ if !self.started => {}
             Some(memif) => memif.disarm(),
-            None => {
-                self.wake.source().inspect(|source| source.disarm(self.port_id, self.number));
-            }
+            None => self.wake.disarm(self.port_id, self.number),
         }
     }
 

@@ -1,10 +1,10 @@
 //! How a receive queue wakes a thread that sleeps until frames arrive.
 
 use std::fmt;
-use std::fs;
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd, RawFd};
-use std::path::Path;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
 
+use super::vhost::VhostWake;
+use crate::eventfd::{clear, is_eventfd, own};
 use crate::port_id::PortId;
 
 /// Kind of the descriptor by which a port wakes a thread.
@@ -12,7 +12,7 @@ use crate::port_id::PortId;
 pub enum WakeKind {
     /// A receive interrupt of the driver.
     RxInterrupt,
-    /// The eventfd of a memif ring.
+    /// The eventfd of a memif ring or of a vhost queue.
     Eventfd,
     /// The kernel's socket behind the port.
     Socket,
@@ -31,7 +31,7 @@ impl fmt::Display for WakeKind {
 /// The wake source of a queue whose descriptor is constant while the port is open.
 #[derive(Debug)]
 pub(super) struct WakeSource {
-    pub(super) kind: WakeKind,
+    kind: WakeKind,
     /// A duplicate, so that the descriptor stays valid whatever the driver does.
     fd: OwnedFd,
     /// Whether a read is needed until the descriptor is unreadable again: it is an eventfd.
@@ -41,14 +41,8 @@ pub(super) struct WakeSource {
 impl WakeSource {
     fn new(kind: WakeKind, fd: RawFd) -> Option<Self> {
         // SAFETY: plain numbers. The driver keeps the descriptor open; if it did not, the call would fail.
-        let duplicate = unsafe { libc::fcntl(fd, libc::F_DUPFD_CLOEXEC, 0) };
-        if duplicate < 0 {
-            return None;
-        }
-        // SAFETY: a new descriptor, which has no other owner.
-        let fd = unsafe { std::os::fd::FromRawFd::from_raw_fd(duplicate) };
-        let link = fs::read_link(format!("/proc/self/fd/{duplicate}")).ok();
-        let counts = link.is_some_and(|link| link == Path::new("anon_inode:[eventfd]"));
+        let fd = own(unsafe { libc::fcntl(fd, libc::F_DUPFD_CLOEXEC, 0) })?;
+        let counts = is_eventfd(fd.as_fd());
         Some(Self { kind, fd, counts })
     }
 
@@ -64,20 +58,11 @@ impl WakeSource {
         Self::new(WakeKind::Socket, fd)
     }
 
-    pub(super) fn fd(&self) -> BorrowedFd<'_> {
-        self.fd.as_fd()
-    }
-
-    /// Makes the descriptor readable at the next frame. False if the driver refuses.
-    pub(super) fn arm(&self, port: PortId, number: u16) -> bool {
-        use std::os::fd::AsRawFd;
+    fn arm(&self, port: PortId, number: u16) -> bool {
         match self.kind {
             WakeKind::RxInterrupt => {
                 if self.counts {
-                    let mut count = [0_u8; 8];
-                    let buffer = libc::iovec { iov_base: count.as_mut_ptr().cast(), iov_len: count.len() };
-                    // SAFETY: one buffer of eight bytes, which outlives the call.
-                    unsafe { libc::preadv2(self.fd.as_raw_fd(), &raw const buffer, 1, -1, RWF_NOWAIT) };
+                    clear(self.fd.as_fd());
                 } else {
                     // The completion channel of mlx5 stays readable until this call takes its event.
                     self.disarm(port, number);
@@ -106,7 +91,7 @@ impl WakeSource {
         }
     }
 
-    pub(super) fn disarm(&self, port: PortId, number: u16) {
+    fn disarm(&self, port: PortId, number: u16) {
         if self.kind == WakeKind::RxInterrupt {
             // A driver that cannot disable the interrupt raises it once more than needed.
             // SAFETY: the port exists and is started.
@@ -122,13 +107,46 @@ pub(super) enum Wake {
     Constant(Option<WakeSource>),
     /// The driver's interrupt, which exists while the port is started.
     Interrupt(Option<WakeSource>),
+    /// The kicks of a vhost queue's peer.
+    Kick(VhostWake),
 }
 
 impl Wake {
-    /// Returns the source, if there is one.
-    pub(super) fn source(&self) -> Option<&WakeSource> {
+    fn source(&self) -> Option<&WakeSource> {
         match self {
             Wake::Constant(source) | Wake::Interrupt(source) => source.as_ref(),
+            Wake::Kick(_) => None,
+        }
+    }
+
+    /// Returns the kind of the source, if there is one.
+    pub(super) fn kind(&self) -> Option<WakeKind> {
+        match self {
+            Wake::Kick(_) => Some(WakeKind::Eventfd),
+            _ => self.source().map(|source| source.kind),
+        }
+    }
+
+    /// Returns the descriptor of the source, if there is one.
+    pub(super) fn fd(&self) -> Option<BorrowedFd<'_>> {
+        match self {
+            Wake::Kick(kick) => Some(kick.fd()),
+            _ => self.source().map(|source| source.fd.as_fd()),
+        }
+    }
+
+    /// Makes the descriptor readable at the next frame. False if there is no source, or the driver refuses.
+    pub(super) fn arm(&mut self, port: PortId, number: u16) -> bool {
+        match self {
+            Wake::Kick(kick) => kick.arm(),
+            _ => self.source().is_some_and(|source| source.arm(port, number)),
+        }
+    }
+
+    pub(super) fn disarm(&mut self, port: PortId, number: u16) {
+        match self {
+            Wake::Kick(kick) => kick.disarm(),
+            _ => self.source().iter().for_each(|source| source.disarm(port, number)),
         }
     }
 
@@ -139,6 +157,3 @@ impl Wake {
         }
     }
 }
-
-/// Flag of preadv2: returns EAGAIN instead of blocking.
-const RWF_NOWAIT: libc::c_int = 8;

@@ -9,10 +9,11 @@ use std::sync::atomic::Ordering;
 use dpdk_sys::rte_mbuf;
 
 use super::control::{Live, Rings, add_wake, live};
-use super::event::{Wake, heavy_barrier, notify};
+use super::event::{heavy_barrier, notify};
 use super::ring::{Map, Piece, Put, Taken, TxRing, Violation};
 use crate::counter::Counter;
 use crate::ethdev::PortStats;
+use crate::eventfd::RingWake;
 use crate::guard::{Burst, BurstFlag};
 use crate::mbuf::{Header, Mbuf, Segments};
 use crate::mempool::Mempool;
@@ -89,7 +90,7 @@ pub(crate) struct Queue {
     number: u16,
     flag: BurstFlag,
     /// `None` if the process has no descriptor left.
-    wake: Option<Arc<Wake>>,
+    wake: Option<Arc<RingWake>>,
 }
 
 /// The connection during a burst: shared by the port's queues, except for the rings of the burst's queue.
@@ -102,7 +103,7 @@ struct Connection<'a> {
 impl Queue {
     /// The queue `number` of `port`. The caller makes only one `Queue` for each number of an open port.
     pub(crate) fn new(port: PortId, number: u16) -> Self {
-        let wake = Wake::new();
+        let wake = RingWake::new();
         if let Some(wake) = &wake {
             add_wake(port, number, wake.clone());
         }

@@ -11,9 +11,10 @@ use std::sync::atomic::{AtomicBool, AtomicPtr, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, Once, PoisonError};
 use std::{io, ptr};
 
-use super::event::{self, Event, Wake, Watched};
+use super::event;
 use super::message::{self, Handshake, MESSAGE_BYTES, Message, Role, kind};
 use super::ring::{Map, Pieces, Region, RxRing, TxRing};
+use crate::eventfd::{Event, RingWake, Watched};
 use crate::port_id::PortId;
 
 /// Connections of one listening socket that have not finished the handshake, at most. A further one is
@@ -49,7 +50,7 @@ pub(super) struct Live {
 pub(super) struct Rings {
     pub(super) rx: Option<RxRing>,
     pub(super) tx: Option<TxRing>,
-    /// By which the peer wakes this process; `None` if `rx` has no eventfd, or the queue no `Wake`.
+    /// By which the peer wakes this process; `None` if `rx` has no eventfd, or the queue no `RingWake`.
     pub(super) rx_event: Option<Watched>,
     /// By which this process wakes the peer.
     pub(super) tx_event: Option<Arc<Event>>,
@@ -102,7 +103,7 @@ struct PortState {
     access: MemifAccess,
     refused: u64,
     /// By number of the queue.
-    wakes: Vec<Option<Arc<Wake>>>,
+    wakes: Vec<Option<Arc<RingWake>>>,
 }
 
 impl PortState {
@@ -165,8 +166,8 @@ pub(crate) fn attached(port: PortId, access: MemifAccess, listens: bool) -> bool
     has_listener || !listens
 }
 
-/// Enters the `Wake` of queue `number` of `port`.
-pub(super) fn add_wake(port: PortId, number: u16, wake: Arc<Wake>) {
+/// Enters the `RingWake` of queue `number` of `port`.
+pub(super) fn add_wake(port: PortId, number: u16, wake: Arc<RingWake>) {
     let mut table = table();
     let wakes = &mut table.ports.entry(port).or_default().wakes;
     let number = usize::from(number);

@@ -15,8 +15,8 @@
 use std::os::fd::RawFd;
 use std::sync::Arc;
 
-use super::event::Event;
 use super::ring::{LOG2_SLOTS_MAX, Map, RxRing, TxRing, ring_bytes};
+use crate::eventfd::Event;
 
 /// Length of every message, in bytes.
 pub(super) const MESSAGE_BYTES: usize = 128;
@@ -230,7 +230,7 @@ impl Handshake {
         if log2_slots > LOG2_SLOTS_MAX {
             return Err("a ring of too many slots");
         }
-        let event = fd.and_then(Event::new);
+        let event = fd.and_then(Event::duplicate);
         rings.push(RingSpec { region: half(message, 6), offset: word(message, 8), log2_slots, event });
         Ok(())
     }

@@ -281,7 +281,8 @@ pub(super) fn vhost_echo() {
     let mut port = Open::from(PortBuilder::new(pool(eal, 2047, 8192)).open(device).unwrap());
     let mode = std::fs::metadata(&path).expect("the socket is there").permissions().mode() & 0o777;
     assert_eq!(mode, 0o600, "others may connect: {mode:o}");
-    echo(&mut port);
+    assert_eq!(port.queue.wake_kind(), Some(WakeKind::Eventfd));
+    echo_asleep(&mut port);
 }
 
 pub(super) fn virtio_user_frames() {
@@ -326,13 +327,16 @@ pub(super) fn memif_asleep_frames() {
 }
 
 /// Returns every frame, and sleeps in between; from the beginning, before there is a connection.
-pub(super) fn memif_asleep_echo() {
-    let mut port = memif("server", 2048);
+fn echo_asleep(port: &mut Open) {
     loop {
-        let frame = receive_asleep(&mut port);
+        let frame = receive_asleep(port);
         if frame.frame_len() == END_LEN {
             return;
         }
-        send(&mut port, frame.data());
+        send(port, frame.data());
     }
+}
+
+pub(super) fn memif_asleep_echo() {
+    echo_asleep(&mut memif("server", 2048));
 }

@@ -62,14 +62,15 @@ fn wake_ups(pid: u32) -> u64 {
 #[test]
 fn an_idle_device_sleeps() {
     let _turn = turn();
-    let sides = memif("idle");
-    let mut command = sides[0].command(&roce());
-    command.args(["perf", "send-lat", "-p", "18654", "--port", &sides[0].port]);
-    let server = Process::start(&mut command);
-    sides[0].wait_listen(18654);
-    std::thread::sleep(Duration::from_secs(1));
-    let before = wake_ups(server.id());
-    std::thread::sleep(IDLE);
-    let count = wake_ups(server.id()) - before;
-    assert!(count <= IDLE_WAKE_UPS_MAX, "{count} wake-ups in {IDLE:?}");
+    for ([side, _], tcp_port) in [(memif("idle"), 18654_u16), (vhost("idle"), 18655)] {
+        let mut command = side.command(&roce());
+        command.args(["perf", "send-lat", "-p", &tcp_port.to_string(), "--port", &side.port]);
+        let server = Process::start(&mut command);
+        side.wait_listen(tcp_port);
+        std::thread::sleep(Duration::from_secs(1));
+        let before = wake_ups(server.id());
+        std::thread::sleep(IDLE);
+        let count = wake_ups(server.id()) - before;
+        assert!(count <= IDLE_WAKE_UPS_MAX, "{}: {count} wake-ups in {IDLE:?}", side.port);
+    }
 }

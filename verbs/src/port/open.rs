@@ -113,8 +113,6 @@ fn open_error(spec: &PortSpec, error: PortError) -> OpenError {
 }
 
 fn open_dedicated(eal: Eal, spec: &PortSpec) -> Result<Opened, OpenError> {
-    // vhost has receive interrupts too, but frees them on a thread of its own when the peer disconnects, while this
-    // process may be reading them.
     let has_interrupts = matches!(spec.kind, PortKind::VirtioUser | PortKind::Tap | PortKind::Pci);
     if has_interrupts && let Ok(opened) = open_with(eal, spec, true) {
         return Ok(opened);
