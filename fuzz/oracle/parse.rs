@@ -12,21 +12,24 @@ pub(crate) fn check(frame: &[u8]) -> Option<Opcode> {
     assert!(info.has_payload || packet.payload.is_empty());
     let udp_len =
         8 + 12 + info.ext_len_bytes + packet.payload.len() + usize::from(packet.bth.pad_bytes) + ICRC_LEN;
-    let ip_header_len = if packet.ip.is_ipv6 { 40 } else { 20 };
+    let ip_header_len = if packet.ip().is_ipv6 { 40 } else { 20 };
     assert_eq!(packet.l3().len() + ICRC_LEN, ip_header_len + udp_len);
     assert_eq!(packet.icrc_ok(), icrc::compute(packet.l3()) == Some(packet.icrc()));
 
     let (src, dst) = (packet.src_gid(), packet.dst_gid());
     // No template writes IPv6 packets with mapped IPv4 addresses, so this packet cannot be rebuilt.
-    if packet.ip.is_ipv6 && (src.is_ipv4() || dst.is_ipv4()) {
+    if packet.ip().is_ipv6 && (src.is_ipv4() || dst.is_ipv4()) {
         return Some(info.opcode);
     }
     let again = write_again(&packet);
     let second = Packet::parse(&again).expect("what was written can be read");
     assert!(second.icrc_ok());
     assert_eq!((second.src_gid(), second.dst_gid()), (src, dst));
-    assert_eq!((second.src_mac, second.dst_mac, second.vlan), (packet.src_mac, packet.dst_mac, packet.vlan));
-    assert_eq!((second.ip, second.udp_source_port), (packet.ip, packet.udp_source_port));
+    assert_eq!(
+        (second.src_mac(), second.dst_mac(), second.vlan),
+        (packet.src_mac(), packet.dst_mac(), packet.vlan)
+    );
+    assert_eq!((second.ip(), second.udp_source_port), (packet.ip(), packet.udp_source_port));
     assert_eq!(second.payload, packet.payload);
     let pad_bytes = (4 - packet.payload.len() % 4) as u8 % 4;
     assert_eq!(second.bth, roce::wire::Bth { pad_bytes, ..packet.bth });
@@ -44,14 +47,14 @@ pub(crate) fn check(frame: &[u8]) -> Option<Opcode> {
 /// Builds a frame from the parsed values of `packet`.
 fn write_again(packet: &Packet<'_>) -> Vec<u8> {
     let mut template = HeaderTemplate::new(&HeaderSpec {
-        src_mac: packet.src_mac,
-        dst_mac: packet.dst_mac,
+        src_mac: packet.src_mac(),
+        dst_mac: packet.dst_mac(),
         vlan: packet.vlan,
         src: packet.src_gid(),
         dst: packet.dst_gid(),
-        tclass: packet.ip.tclass,
-        ttl: packet.ip.ttl,
-        flow_label: packet.ip.flow_label,
+        tclass: packet.ip().tclass,
+        ttl: packet.ip().ttl,
+        flow_label: packet.ip().flow_label,
         udp_source_port: packet.udp_source_port,
         pkey: packet.bth.pkey,
         dest_qp: packet.bth.dest_qp,

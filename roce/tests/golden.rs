@@ -116,14 +116,14 @@ fn every_packet_encodes_to_the_same_bytes() {
 fn encode_again(frame: &[u8]) -> Vec<u8> {
     let packet = Packet::parse(frame).unwrap();
     let mut template = HeaderTemplate::new(&HeaderSpec {
-        src_mac: packet.src_mac,
-        dst_mac: packet.dst_mac,
+        src_mac: packet.src_mac(),
+        dst_mac: packet.dst_mac(),
         vlan: packet.vlan,
         src: packet.src_gid(),
         dst: packet.dst_gid(),
-        tclass: packet.ip.tclass,
-        ttl: packet.ip.ttl,
-        flow_label: packet.ip.flow_label,
+        tclass: packet.ip().tclass,
+        ttl: packet.ip().ttl,
+        flow_label: packet.ip().flow_label,
         udp_source_port: packet.udp_source_port,
         pkey: packet.bth.pkey,
         dest_qp: packet.bth.dest_qp,

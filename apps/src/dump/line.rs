@@ -59,7 +59,7 @@ pub(super) fn describe(packet: &Packet<'_>) -> String {
     for (is_set, mark) in [
         (bth.solicited, " SE"),
         (bth.ack_req, " AckReq"),
-        (packet.ip.congestion_experienced(), " CE"),
+        (packet.congestion_experienced(), " CE"),
         (bth.fecn, " FECN"),
         (bth.becn, " BECN"),
     ] {

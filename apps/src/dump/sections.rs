@@ -83,12 +83,12 @@ pub(super) fn sections(packet: &Packet<'_>) -> Vec<Section> {
 /// Ethernet, IP and UDP.
 fn lower(packet: &Packet<'_>) -> Vec<Section> {
     let text = |value: &dyn fmt::Display| Value::Text(value.to_string());
-    let mut eth = vec![("src", text(&packet.src_mac)), ("dst", text(&packet.dst_mac))];
+    let mut eth = vec![("src", text(&packet.src_mac())), ("dst", text(&packet.dst_mac()))];
     if let Some(tci) = packet.vlan {
         eth.push(("vlan", Value::Number((tci & 0xFFF).into())));
         eth.push(("priority", Value::Number((tci >> 13).into())));
     }
-    let ip = packet.ip;
+    let ip = packet.ip();
     let mut fields = vec![
         ("src", text(&packet.src_gid().ip())),
         ("dst", text(&packet.dst_gid().ip())),

@@ -28,7 +28,7 @@ impl Summary {
             Content::Roce(packet) => {
                 self.roce_packets += 1;
                 self.icrc_wrong += u64::from(!packet.icrc_ok());
-                self.congestion_experienced += u64::from(packet.ip.congestion_experienced());
+                self.congestion_experienced += u64::from(packet.congestion_experienced());
                 *self.opcodes.entry(packet.info.name).or_default() += 1;
             }
             Content::Malformed(_) => self.malformed += 1,

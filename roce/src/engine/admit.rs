@@ -53,7 +53,7 @@ pub(super) fn admit(qp: &Qp, handles: &AddressHandles, packet: &Packet<'_>) -> A
     if !packet.is_between(&source.addresses) {
         return Admission::Drop(wrong_address(packet, *handle.peer()));
     }
-    if source.mac.is_some_and(|mac| mac != packet.src_mac) {
+    if source.mac.is_some_and(|mac| mac != packet.src_mac()) {
         return drop_and_count(|drops| &mut drops.wrong_source_mac);
     }
     // UDP source port and PSN of a CNP are not checked, because an RNIC may send CNPs from a different UDP source port
@@ -77,7 +77,7 @@ pub(super) fn admit(qp: &Qp, handles: &AddressHandles, packet: &Packet<'_>) -> A
         // before the peer answers the next READ request.
         let (una, sent) = rc.requester.in_flight();
         let is_read = packet.info.operation == Operation::ReadResponse;
-        let behind = if is_read || packet.ip.congestion_experienced() { STALE_PSNS } else { 0 };
+        let behind = if is_read || packet.congestion_experienced() { STALE_PSNS } else { 0 };
         if packet.bth.psn.index_in(una.minus(behind), behind + sent + 1).is_none() {
             return Admission::Stale;
         }

@@ -165,7 +165,7 @@ impl<P: Port> Engine<P> {
         if qp.connection.as_ref().is_some_and(|connection| connection.source_ports.is_unbound(is_request)) {
             bind_source_port(qp, packet);
         }
-        if packet.ip.congestion_experienced() && is_mark_plausible(qp, packet) {
+        if packet.congestion_experienced() && is_mark_plausible(qp, packet) {
             self.on_marked(slot, packet);
         }
         if !is_request {

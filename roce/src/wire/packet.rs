@@ -94,25 +94,12 @@ pub struct IpInfo {
     pub flow_label: u32,
 }
 
-impl IpInfo {
-    /// Returns whether the packet has a CE mark (RFC 3168).
-    pub const fn congestion_experienced(&self) -> bool {
-        self.tclass & 3 == 3
-    }
-}
-
 /// A RoCE v2 packet in a received frame, with consistent lengths and an opcode that the opcode table lists.
 /// [`Packet::parse`] does not check the ICRC; [`Packet::icrc_ok`] does.
 #[derive(Clone, Copy, Debug)]
 pub struct Packet<'a> {
-    /// Ethernet destination address.
-    pub dst_mac: Mac,
-    /// Ethernet source address.
-    pub src_mac: Mac,
     /// Tag control information of the VLAN tag; `None` in an untagged frame.
     pub vlan: Option<u16>,
-    /// The IP header without its addresses.
-    pub ip: IpInfo,
     /// UDP source port.
     pub udp_source_port: u16,
     /// Base transport header.
@@ -121,6 +108,9 @@ pub struct Packet<'a> {
     pub info: &'static OpcodeInfo,
     /// Payload without pad.
     pub payload: &'a [u8],
+    is_ipv6: bool,
+    tclass: u8,
+    eth: &'a EthBytes,
     ext: &'a [u8],
     /// The bytes from the IP header to the pad, from which the ICRC is computed.
     l3: &'a [u8],
@@ -171,6 +161,35 @@ impl<'a> Packet<'a> {
         icrc::compute(self.l3) == Some(self.icrc)
     }
 
+    /// Returns the Ethernet destination address.
+    pub fn dst_mac(&self) -> Mac {
+        EthHeader::parse(self.eth).dst
+    }
+
+    /// Returns the Ethernet source address.
+    #[inline]
+    pub fn src_mac(&self) -> Mac {
+        EthHeader::parse(self.eth).src
+    }
+
+    /// Returns the fields of the IP header, without the addresses.
+    pub fn ip(&self) -> IpInfo {
+        let v4: Option<&[u8; Ipv4Header::LEN]> = self.l3.first_chunk();
+        let v6: Option<&[u8; Ipv6Header::LEN]> = self.l3.first_chunk();
+        let (ttl, flow_label) = if self.is_ipv6 {
+            v6.map(Ipv6Header::parse).map_or((0, 0), |header| (header.hop_limit, header.flow_label))
+        } else {
+            v4.map(Ipv4Header::parse).map_or((0, 0), |header| (header.ttl, 0))
+        };
+        IpInfo { is_ipv6: self.is_ipv6, tclass: self.tclass, ttl, flow_label }
+    }
+
+    /// Returns whether the packet has a CE mark (RFC 3168).
+    #[inline]
+    pub const fn congestion_experienced(&self) -> bool {
+        self.tclass & 3 == 3
+    }
+
     /// Returns whether the packet has the VLAN identifier `vlan`; 0 means untagged (IEEE 802.1Q 9.6).
     #[inline]
     pub(crate) fn is_of_vlan(&self, vlan: u16) -> bool {
@@ -210,7 +229,7 @@ impl<'a> Packet<'a> {
     #[inline]
     pub(crate) fn is_between(&self, pair: &AddressPair) -> bool {
         // Source and destination address are adjacent in the IP header, so a single comparison covers both addresses.
-        if self.ip.is_ipv6 {
+        if self.is_ipv6 {
             pair.is_ipv6 && self.l3.get(8..40) == Some(&pair.bytes)
         } else {
             let v4: Option<&[u8; 8]> = self.l3.get(12..20).and_then(|b| b.first_chunk());
@@ -233,7 +252,7 @@ impl<'a> Packet<'a> {
     /// bytes in the packet, because a GID stored in parts and loaded whole causes a store-forwarding stall.
     #[inline]
     fn has_address(&self, gid: &Gid, v4_at: usize, v6_at: usize) -> bool {
-        if self.ip.is_ipv6 {
+        if self.is_ipv6 {
             !gid.is_ipv4() && self.l3.get(v6_at..).and_then(|b| b.first_chunk()) == Some(&gid.0)
         } else {
             let v4: Option<&[u8; 4]> = self.l3.get(v4_at..).and_then(|b| b.first_chunk());
@@ -242,7 +261,7 @@ impl<'a> Packet<'a> {
     }
 
     fn gid(&self, v4_at: usize, v6_at: usize) -> Gid {
-        if self.ip.is_ipv6 {
+        if self.is_ipv6 {
             self.l3.get(v6_at..).and_then(|b| b.first_chunk()).map_or(Gid::ZERO, |ip| Gid(*ip))
         } else {
             let v4: Option<&[u8; 4]> = self.l3.get(v4_at..).and_then(|b| b.first_chunk());
@@ -365,7 +384,7 @@ fn parse_frame(frame: &[u8]) -> Result<Packet<'_>, ParseError> {
 /// Parses a frame other than untagged IPv4; `rest` follows the Ethernet header. Not inlined, because otherwise the
 /// compiler merges the code of both IP versions and spills header fields to the stack.
 #[inline(never)]
-fn parse_other<'a>(eth: &EthBytes, ethertype: u16, rest: &'a [u8]) -> Result<Packet<'a>, ParseError> {
+fn parse_other<'a>(eth: &'a EthBytes, ethertype: u16, rest: &'a [u8]) -> Result<Packet<'a>, ParseError> {
     match ethertype {
         ETHERTYPE_IPV6 => parse_ipv6(eth, None, rest),
         ETHERTYPE_VLAN => parse_tagged(eth, rest),
@@ -375,7 +394,7 @@ fn parse_other<'a>(eth: &EthBytes, ethertype: u16, rest: &'a [u8]) -> Result<Pac
 }
 
 #[inline(never)]
-fn parse_tagged<'a>(eth: &EthBytes, rest: &'a [u8]) -> Result<Packet<'a>, ParseError> {
+fn parse_tagged<'a>(eth: &'a EthBytes, rest: &'a [u8]) -> Result<Packet<'a>, ParseError> {
     let (tag, l3) = take(rest)?;
     let VlanTag { tci, ethertype } = VlanTag::parse(tag);
     match ethertype {
@@ -393,7 +412,7 @@ fn is_other_udp(rest: &[u8]) -> bool {
 }
 
 #[inline(always)]
-fn parse_ipv4<'a>(eth: &EthBytes, vlan: Option<u16>, l3: &'a [u8]) -> Result<Packet<'a>, ParseError> {
+fn parse_ipv4<'a>(eth: &'a EthBytes, vlan: Option<u16>, l3: &'a [u8]) -> Result<Packet<'a>, ParseError> {
     let (bytes, rest) = take(l3)?;
     let header = Ipv4Header::parse(bytes);
     if header.version_ihl != VERSION_IHL {
@@ -412,8 +431,7 @@ fn parse_ipv4<'a>(eth: &EthBytes, vlan: Option<u16>, l3: &'a [u8]) -> Result<Pac
         return Err(ParseError::BadIpChecksum);
     }
     let l3 = l3.get(..usize::from(header.total_len_bytes)).ok_or(ParseError::Truncated)?;
-    let ip = IpInfo { is_ipv6: false, tclass: header.tos, ttl: header.ttl, flow_label: 0 };
-    parse_payload::<{ Ipv4Header::LEN }>(eth, vlan, ip, l3)
+    parse_payload::<{ Ipv4Header::LEN }>(eth, vlan, header.tos, l3)
 }
 
 /// Returns the error for an IPv4 header with a first byte other than `VERSION_IHL`: wrong version, or options.
@@ -428,7 +446,7 @@ fn other_version(l3: &[u8]) -> ParseError {
 }
 
 #[inline(always)]
-fn parse_ipv6<'a>(eth: &EthBytes, vlan: Option<u16>, l3: &'a [u8]) -> Result<Packet<'a>, ParseError> {
+fn parse_ipv6<'a>(eth: &'a EthBytes, vlan: Option<u16>, l3: &'a [u8]) -> Result<Packet<'a>, ParseError> {
     let (bytes, rest) = take(l3)?;
     let header = Ipv6Header::parse(bytes);
     if header.version != 6 {
@@ -442,23 +460,21 @@ fn parse_ipv6<'a>(eth: &EthBytes, vlan: Option<u16>, l3: &'a [u8]) -> Result<Pac
     }
     let len_bytes = Ipv6Header::LEN + usize::from(header.payload_len_bytes);
     let l3 = l3.get(..len_bytes).ok_or(ParseError::Truncated)?;
-    let (tclass, ttl, flow_label) = (header.tclass, header.hop_limit, header.flow_label);
-    let ip = IpInfo { is_ipv6: true, tclass, ttl, flow_label };
-    parse_payload::<{ Ipv6Header::LEN }>(eth, vlan, ip, l3)
+    parse_payload::<{ Ipv6Header::LEN }>(eth, vlan, header.tclass, l3)
 }
 
 /// Parses the payload of `l3`, an IP packet with a header of `IP_LEN` bytes.
 #[inline(always)]
 fn parse_payload<'a, const IP_LEN: usize>(
-    eth: &EthBytes,
+    eth: &'a EthBytes,
     vlan: Option<u16>,
-    ip: IpInfo,
+    tclass: u8,
     l3: &'a [u8],
 ) -> Result<Packet<'a>, ParseError> {
     if l3.len() < IP_LEN + SHORTEST_UDP {
-        parse_short_payload::<IP_LEN>(eth, vlan, ip, l3)
+        parse_short_payload::<IP_LEN>(eth, vlan, tclass, l3)
     } else {
-        parse_udp::<IP_LEN>(eth, vlan, ip, l3)
+        parse_udp::<IP_LEN>(eth, vlan, tclass, l3)
     }
 }
 
@@ -467,20 +483,20 @@ fn parse_payload<'a, const IP_LEN: usize>(
 #[cold]
 #[inline(never)]
 fn parse_short_payload<'a, const IP_LEN: usize>(
-    eth: &EthBytes,
+    eth: &'a EthBytes,
     vlan: Option<u16>,
-    ip: IpInfo,
+    tclass: u8,
     l3: &'a [u8],
 ) -> Result<Packet<'a>, ParseError> {
-    parse_udp::<IP_LEN>(eth, vlan, ip, l3)
+    parse_udp::<IP_LEN>(eth, vlan, tclass, l3)
 }
 
 /// Parses an IP payload. Always inlined, because a result returned through memory causes a store-forwarding stall.
 #[inline(always)]
 fn parse_udp<'a, const IP_LEN: usize>(
-    eth: &EthBytes,
+    eth: &'a EthBytes,
     vlan: Option<u16>,
-    ip: IpInfo,
+    tclass: u8,
     l3: &'a [u8],
 ) -> Result<Packet<'a>, ParseError> {
     let l4 = l3.get(IP_LEN..).ok_or(ParseError::LengthMismatch)?;
@@ -508,16 +524,15 @@ fn parse_udp<'a, const IP_LEN: usize>(
     }
     // Header fields are decoded after all checks of the packet, because otherwise the compiler spills the decoded
     // fields to the stack.
-    let EthHeader { dst, src, .. } = EthHeader::parse(eth);
     Ok(Packet {
-        dst_mac: dst,
-        src_mac: src,
         vlan,
-        ip,
         udp_source_port: UdpHeader::parse(udp).source_port,
         bth: Bth::parse(bth),
         info,
         payload,
+        is_ipv6: IP_LEN == Ipv6Header::LEN,
+        tclass,
+        eth,
         ext,
         l3,
         icrc: u32::from_le_bytes(*icrc),

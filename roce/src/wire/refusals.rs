@@ -149,7 +149,7 @@ fn congestion_marks_are_seen() {
     for is_ipv6 in [false, true] {
         for ecn in 0..4 {
             let frame = frame(&HeaderSpec { tclass: 0xC0 | ecn, ..header(is_ipv6) }, Opcode::RC_SEND_ONLY, 0);
-            assert_eq!(Packet::parse(&frame).unwrap().ip.congestion_experienced(), ecn == 3);
+            assert_eq!(Packet::parse(&frame).unwrap().congestion_experienced(), ecn == 3);
         }
     }
 }

@@ -154,13 +154,13 @@ impl Recipe {
     fn check(&self, packet: &Packet<'_>) {
         let Recipe { header, packet: spec, ext, .. } = self;
         let info = spec.opcode.info().unwrap();
-        assert_eq!((packet.src_mac, packet.dst_mac), (header.src_mac, header.dst_mac));
+        assert_eq!((packet.src_mac(), packet.dst_mac()), (header.src_mac, header.dst_mac));
         assert_eq!(packet.vlan, header.vlan);
         assert_eq!((packet.src_gid(), packet.dst_gid()), (header.src, header.dst));
         let flow_label = if header.src.is_ipv4() { 0 } else { header.flow_label };
         let is_ipv6 = !header.src.is_ipv4();
         let ip = IpInfo { is_ipv6, tclass: header.tclass, ttl: header.ttl, flow_label };
-        assert_eq!(packet.ip, ip);
+        assert_eq!(packet.ip(), ip);
         assert_eq!(packet.udp_source_port, header.udp_source_port);
         let bth = Bth {
             opcode: spec.opcode,
@@ -259,7 +259,7 @@ proptest! {
         let at = at.index(l3.len());
         l3[at] ^= 1 << bit;
         let unchanged = icrc::compute(&l3) == Some(packet.icrc());
-        prop_assert_eq!(unchanged, !is_covered(packet.ip.is_ipv6, at, bit), "byte {} bit {}", at, bit);
+        prop_assert_eq!(unchanged, !is_covered(packet.ip().is_ipv6, at, bit), "byte {} bit {}", at, bit);
     }
 
     #[test]
@@ -344,7 +344,7 @@ fn plain_icrc(packet: &Packet<'_>) -> u32 {
     (0..8).for_each(|_| feed(0xFF));
     for (at, byte) in packet.l3().iter().enumerate() {
         let mask =
-            (0..8).filter(|bit| !is_covered(packet.ip.is_ipv6, at, *bit)).map(|bit| 1u8 << bit).sum::<u8>();
+            (0..8).filter(|bit| !is_covered(packet.ip().is_ipv6, at, *bit)).map(|bit| 1u8 << bit).sum::<u8>();
         feed(byte | mask);
     }
     !crc

@@ -306,7 +306,7 @@ impl Hostile {
             && packet.icrc_ok()
         {
             self.bounds.requests_in += u64::from(packet.info.is_request);
-            self.bounds.marked_in += u64::from(packet.ip.congestion_experienced());
+            self.bounds.marked_in += u64::from(packet.congestion_experienced());
             self.bounds.reads_in += u64::from(packet.info.operation == Operation::ReadRequest);
             self.arena.expect(&packet);
         }

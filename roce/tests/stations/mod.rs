@@ -223,10 +223,10 @@ impl Link {
         let to = self.stations.iter().find(|station| packet.is_to(&Gid::from(station.ip)));
         let to = to.expect("no packet goes elsewhere");
         assert!(
-            !to.is_faithful || packet.dst_mac == to.mac,
+            !to.is_faithful || packet.dst_mac() == to.mac,
             "a packet for {} went to {}",
             to.ip,
-            packet.dst_mac
+            packet.dst_mac()
         );
         true
     }

@@ -174,10 +174,10 @@ fn notifications_are_paced_and_look_as_they_should() {
         let packet = Packet::parse(&seen.frame).expect("a RoCE packet");
         if packet.bth.opcode != Opcode::CNP {
             // What the marks of the tape have not touched is capable of them; so are acknowledgements.
-            assert!(matches!(packet.ip.tclass, 2 | 3), "{:?}", packet.ip);
+            assert!(matches!(packet.ip().tclass, 2 | 3), "{:?}", packet.ip());
             continue;
         }
-        assert_eq!((seen.link, packet.ip.tclass, packet.bth.becn), (LinkId(1), 0xC2, true));
+        assert_eq!((seen.link, packet.ip().tclass, packet.bth.becn), (LinkId(1), 0xC2, true));
         assert_eq!(packet.bth.dest_qp, flow.pair.ends[0].qp.qpn);
         assert!(last_nanos.is_none_or(|last| seen.nanos >= last + 3_900), "two within 4 us");
         last_nanos = Some(seen.nanos);
@@ -191,7 +191,7 @@ fn without_a_scheme_that_needs_marks_packets_are_not_capable_of_them() {
         let trace = flow.record();
         flow.run(20_000);
         for seen in trace.borrow().iter() {
-            assert_eq!(Packet::parse(&seen.frame).expect("a RoCE packet").ip.tclass, 0, "{scheme}");
+            assert_eq!(Packet::parse(&seen.frame).expect("a RoCE packet").ip().tclass, 0, "{scheme}");
         }
     }
 }

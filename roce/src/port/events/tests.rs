@@ -173,10 +173,10 @@ fn damaged_and_marked_frames_differ_in_that_alone() {
         }
         let (plain, with) = (plain.frames(), with.frames());
         let [damaged, marked] = [0, 1].map(|at| Packet::parse(&with[at]).unwrap());
-        assert!(!damaged.icrc_ok() && !damaged.ip.congestion_experienced());
+        assert!(!damaged.icrc_ok() && !damaged.congestion_experienced());
         let flipped: u32 = plain[0].iter().zip(&with[0]).map(|(a, b)| (a ^ b).count_ones()).sum();
         assert_eq!(flipped, 1);
-        assert!(marked.icrc_ok() && marked.ip.congestion_experienced());
+        assert!(marked.icrc_ok() && marked.congestion_experienced());
         assert_eq!(marked.l3()[20..], Packet::parse(&plain[1]).unwrap().l3()[20..]);
     }
 }
@@ -265,7 +265,7 @@ fn all_events_of_a_transmission_act() {
             assert_eq!(arrived, psns, "{events:?} at {nanos} ns");
             for packet in packets {
                 let is_first = packet.bth.psn.value() == 0;
-                assert!(packet.icrc_ok() && packet.ip.congestion_experienced() == is_first, "{events:?}");
+                assert!(packet.icrc_ok() && packet.congestion_experienced() == is_first, "{events:?}");
             }
         }
         assert!(bench.fired().iter().all(Option::is_some), "{events:?}");
