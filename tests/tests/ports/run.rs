@@ -1,25 +1,18 @@
 //! Unmodified RDMA programs under `roce run`: those of ibverbs-utils, infiniband-diags and perftest.
 
 use std::os::unix::process::ExitStatusExt as _;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::Command;
 use std::time::Duration;
 
 use super::links::{Side, memif, veth};
-use crate::live::{Output, Process, programs, roce, run, turn};
+use crate::live::{Output, Process, library, roce, run, turn};
 
 /// How long one program may take on a busy machine.
 const TIMEOUT: Duration = Duration::from_secs(120);
 
-/// The library that `roce run` loads into programs.
-fn library() -> PathBuf {
-    let path = programs().join("libroce_verbs.so");
-    assert!(path.exists(), "{} is not there: run `cargo build -p preload` first", path.display());
-    path
-}
-
 /// A command that runs `program`, a program and its arguments, under `roce run` at `side`.
-fn launch(side: &Side, options: &str, program: &[&str]) -> Command {
+pub(super) fn launch(side: &Side, options: &str, program: &[&str]) -> Command {
     side.bring(&library());
     let mut command = side.command(&roce());
     command.args(["run", "--port", &side.port]).args(options.split_whitespace());

@@ -3,21 +3,18 @@
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use crate::live::{Process, TIMEOUT, library, run};
+use crate::live::{Process, TIMEOUT, compile, library};
 
-/// Compiles tests/c/NAME.c against the installed headers of libibverbs.
-fn compile(name: &str) -> PathBuf {
-    let source = Path::new(env!("CARGO_MANIFEST_DIR")).join(format!("c/{name}.c"));
-    let program = Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("c-{name}-{}", std::process::id()));
-    let flags = ["-std=gnu11", "-Wall", "-Wextra", "-Werror", "-O1", "-g", "-o"];
-    run(Command::new("cc").args(flags).arg(&program).arg(&source).args(["-libverbs", "-lpthread"]));
-    program
+/// Compiles tests/c/NAME.c, and returns the path of the program.
+fn program(name: &str) -> PathBuf {
+    let name_here = format!("c-{name}-{}", std::process::id());
+    compile(name, &Path::new(env!("CARGO_TARGET_TMPDIR")).join(name_here))
 }
 
 /// The checks are in tests/c/verbs.c. The port receives every frame that it sends.
 #[test]
 fn objects_data_and_events_are_those_of_the_header() {
-    let program = compile("verbs");
+    let program = program("verbs");
     let mut command = Command::new(&program);
     command.env("LD_PRELOAD", library()).env("ROCE_PORT", "eal:net_ring60,ip=10.0.60.1/24");
     let output = Process::start(&mut command).finish(TIMEOUT).expect_success("verbs.c");
@@ -32,7 +29,7 @@ const CALLS: usize = 40_000;
 /// call, the numbers of calls that succeeded and that were refused.
 #[test]
 fn random_calls_of_several_threads_succeed_or_return_documented_errors() {
-    let program = compile("random");
+    let program = program("random");
     for (seed, threads) in [(1, 1), (2, 8), (3, 8)] {
         let mut command = Command::new(&program);
         command.args([seed, threads, CALLS].map(|number| number.to_string()));
