@@ -22,6 +22,17 @@ fn objects_data_and_events_are_those_of_the_header() {
     std::fs::remove_file(program).unwrap();
 }
 
+/// Every message of tests/c/threads.c completes.
+#[test]
+fn eight_threads_share_queues() {
+    let program = program("threads");
+    let mut command = Command::new(&program);
+    command.arg("1000").env("LD_PRELOAD", library()).env("ROCE_PORT", "eal:net_ring62,ip=10.0.62.1/24");
+    let output = Process::start(&mut command).finish(TIMEOUT).expect_success("threads.c");
+    assert_eq!(output.stdout.trim(), "all messages completed");
+    std::fs::remove_file(program).unwrap();
+}
+
 /// Calls of each thread of tests/c/random.c.
 const CALLS: usize = 40_000;
 
@@ -40,7 +51,7 @@ fn random_calls_of_several_threads_succeed_or_return_documented_errors() {
             .lines()
             .map(|line| line.split(' ').map(|number| number.parse().expect("a number")).collect())
             .collect();
-        assert_eq!(counts.len(), 13, "{output:?}");
+        assert_eq!(counts.len(), 15, "{output:?}");
         assert!(counts.iter().all(|kind| kind[0] > 0), "a kind of call never succeeded: {counts:?}");
         assert!(counts.iter().filter(|kind| kind[1] > 0).count() >= 11, "{counts:?}");
     }
