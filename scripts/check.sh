@@ -17,7 +17,8 @@
 #   guest                tests against soft-RoCE in the guest
 #   instructions         instruction counts, against those pinned
 #   loom                 models of threads, in every interleaving
-#   asan, tsan           tests under AddressSanitizer (C code too) and ThreadSanitizer
+#   asan, tsan           tests, and C programs over the C interface, under AddressSanitizer (C code too) and
+#                        ThreadSanitizer (the C programs where rustup has or can install a nightly toolchain)
 #   miri                 tests under Miri, where rustup has or can install a nightly toolchain with it
 #   fuzz                 each fuzz target for a minute
 #
@@ -222,16 +223,45 @@ loom() {
         test_some cargo test --package roce --package verbs --lib --locked --target-dir target/loom -- models::
 }
 
-# sanitized SANITIZER ARGUMENTS...: cargo test under a sanitizer. RUSTC_BOOTSTRAP, because the flag is unstable;
-# the standard library stays as it is, which the second flag admits. Without frame pointers the stacks of reports lack
-# the functions that suppressions name.
+# sanitized SANITIZER ARGUMENTS...: cargo test under a sanitizer.
 sanitized() {
-    local sanitizer=$1 host
+    local sanitizer=$1
     shift
-    host=$(rustc -vV | sed -n 's/^host: //p')
+    test_some cargo_under "$sanitizer" test "$@"
+}
+
+# cargo_under SANITIZER COMMAND ARGUMENTS...: a command of cargo under a sanitizer. RUSTC_BOOTSTRAP, because the flag is
+# unstable; the standard library stays as it is, which the second flag admits. Without frame pointers the stacks of
+# reports lack the functions that suppressions name.
+cargo_under() {
+    local sanitizer=$1 command=$2
+    shift 2
     RUSTC_BOOTSTRAP=1 CARGO_PROFILE_DEV_OPT_LEVEL=1 \
         RUSTFLAGS="--cfg sanitizer -Zsanitizer=$sanitizer -Cunsafe-allow-abi-mismatch=sanitizer -Cforce-frame-pointers=yes" \
-        test_some cargo test --locked --target "$host" --target-dir "target/$sanitizer" "$@"
+        cargo "$command" --locked --target "$(host)" --target-dir "target/$sanitizer" "$@"
+}
+
+host() { rustc -vV | sed -n 's/^host: //p'; }
+
+# run_c_program SANITIZER SYSROOT LIBRARY NAME ARGUMENTS...: compiles tests/c/NAME.c under a sanitizer, and runs it with
+# LIBRARY, which is built with that sanitizer. The program has the runtime of the rustc whose directory is SYSROOT, and
+# exports it (-rdynamic), because a library of Rust has none.
+run_c_program() {
+    local sanitizer=$1 sysroot=$2 library=$3 name=$4 directory runtime log
+    shift 4
+    directory=$(dirname "$library")
+    runtime=$(echo "$sysroot/lib/rustlib/$(host)/lib"/librustc-*_rt."${sanitizer:0:1}san.a")
+    cc -std=gnu11 -O1 -g -fno-omit-frame-pointer "-fsanitize=$sanitizer" -c -o "$directory/$name.o" "tests/c/$name.c"
+    cc -rdynamic -o "$directory/$name" "$directory/$name.o" "$library" -Wl,--whole-archive "$runtime" \
+        -Wl,--no-whole-archive "-Wl,-rpath,$PWD/$directory" -libverbs -lpthread -ldl -lrt -lm -lgcc_s
+    log=$directory/$name.log
+    echo "$name.c $*"
+    # The library explains each refused call on standard error.
+    if ! ROCE_PORT="eal:net_ring63,ip=10.0.63.1/24" timeout 900 "$directory/$name" "$@" >"$log" 2>&1; then
+        grep -v '^roce: ' "$log" >&2 || true
+        echo "check.sh: tests/c/$name.c $* has failed under ${sanitizer}: $log" >&2
+        exit 1
+    fi
 }
 
 # CFLAGS instruments the C code of dpdk-sys; gcc's instrumentation works with the runtime of rustc. DPDK's libraries
@@ -239,17 +269,38 @@ sanitized() {
 asan() {
     step "tests of memory, queues, headers and recovery, under AddressSanitizer"
     sanitized address --package roce --lib -- mem:: queue:: wire:: recovery::
+    local -x CFLAGS="-fsanitize=address -fno-omit-frame-pointer"
+    local -x LSAN_OPTIONS="suppressions=$PWD/scripts/lsan.supp print_suppressions=0"
     step "tests of DPDK's owners, under AddressSanitizer"
-    CFLAGS="-fsanitize=address -fno-omit-frame-pointer" ROCE_NO_INSTALL=1 \
-        LSAN_OPTIONS="suppressions=$PWD/scripts/lsan.supp print_suppressions=0" \
-        sanitized address --package dpdk-ffi --lib --tests
+    ROCE_NO_INSTALL=1 sanitized address --package dpdk-ffi --lib --tests
+    step "C programs over the C interface, under AddressSanitizer"
+    cargo_under address build --package preload
+    local seed sysroot library
+    sysroot=$(rustc --print sysroot)
+    library=target/address/$(host)/debug/libroce_verbs.so
+    run_c_program address "$sysroot" "$library" verbs
+    run_c_program address "$sysroot" "$library" threads 1000
+    for seed in 1 2 3; do
+        run_c_program address "$sysroot" "$library" random "$seed" 8 20000
+    done
 }
 
-# Only tests that share atomics and nothing of the standard library's locks, which the sanitizer cannot follow.
+# Without a standard library that is instrumented, too, the sanitizer cannot follow the locks of the standard library:
+# the tests share only atomics, and for the C programs cargo builds the standard library (which only nightly can).
 tsan() {
+    local -x TSAN_OPTIONS="halt_on_error=1 suppressions=$PWD/scripts/tsan.supp"
     step "tests of two threads, under ThreadSanitizer"
-    TSAN_OPTIONS="halt_on_error=1 suppressions=$PWD/scripts/tsan.supp" \
-        sanitized thread --package roce --package verbs --lib -- two_threads
+    sanitized thread --package roce --package verbs --lib -- two_threads
+    step "C programs of eight threads, under ThreadSanitizer"
+    need_toolchain "tsan, C programs" "$MIRI_TOOLCHAIN" miri --component miri,rust-src || return 0
+    RUSTFLAGS="--cfg sanitizer -Zsanitizer=thread -Cforce-frame-pointers=yes" CARGO_PROFILE_DEV_OPT_LEVEL=1 \
+        cargo "+$MIRI_TOOLCHAIN" build -Zbuild-std --package preload --locked --target "$(host)" \
+        --target-dir target/thread-std
+    local sysroot library
+    sysroot=$(rustc "+$MIRI_TOOLCHAIN" --print sysroot)
+    library=target/thread-std/$(host)/debug/libroce_verbs.so
+    run_c_program thread "$sysroot" "$library" threads 1000
+    run_c_program thread "$sysroot" "$library" random 1 8 20000
 }
 
 miri() {

@@ -1,7 +1,9 @@
-/* Random calls of the C interface, well typed but otherwise of any kind, from several threads. Each call must return one
- * of the errors of its manual page, and none may crash. Arguments: seed, threads, calls of each thread. */
+/* Random calls of the C interface, well typed but otherwise of any kind, from several threads: objects are destroyed in
+ * any order, attributes are out of range, and the objects of a call may be of different contexts. Each call must return
+ * one of the errors of its manual page, and none may crash. Arguments: seed, threads, calls of each thread. */
 
 #include <errno.h>
+#include <fcntl.h>
 #include <infiniband/verbs.h>
 #include <pthread.h>
 #include <stdbool.h>
@@ -16,6 +18,8 @@
 #define SRQS 2
 #define QPS 6
 #define CHANNELS 2
+#define CONTEXTS 2
+#define KINDS 15
 #define BYTES 65536
 
 /* A place for an object. A thread that uses the object has the mutex, because a program must not use an object that
@@ -25,10 +29,11 @@ struct place {
     void *object;
 };
 
-static struct ibv_context *context;
+static struct ibv_device *device;
+static struct ibv_context *contexts[CONTEXTS];
 static struct place pds[PDS], mrs[MRS], cqs[CQS], srqs[SRQS], qps[QPS], channels[CHANNELS];
 static uint8_t memory[BYTES];
-static unsigned long done[16], refused[16];
+static unsigned long done[KINDS], refused[KINDS];
 
 static __thread uint64_t state;
 
@@ -43,6 +48,12 @@ static uint32_t draw(uint32_t bound)
 static bool one_in(uint32_t bound)
 {
     return draw(bound) == 0;
+}
+
+/* The objects of one call may therefore be of different contexts. */
+static struct ibv_context *any_context(void)
+{
+    return contexts[draw(CONTEXTS)];
 }
 
 /* Locks a random place; null if another thread has it. A thread that already has places must not wait. */
@@ -94,7 +105,7 @@ static void change_pd(void)
 {
     struct place *pd = take(pds, PDS);
     if (pd)
-        CREATE_OR_DESTROY(0, pd, ibv_dealloc_pd(pd->object), ibv_alloc_pd(context));
+        CREATE_OR_DESTROY(0, pd, ibv_dealloc_pd(pd->object), ibv_alloc_pd(any_context()));
     leave(pd);
 }
 
@@ -115,7 +126,7 @@ static void change_channel(void)
 {
     struct place *channel = take(channels, CHANNELS);
     if (channel)
-        CREATE_OR_DESTROY(2, channel, ibv_destroy_comp_channel(channel->object), ibv_create_comp_channel(context));
+        CREATE_OR_DESTROY(2, channel, ibv_destroy_comp_channel(channel->object), ibv_create_comp_channel(any_context()));
     leave(channel);
 }
 
@@ -124,7 +135,7 @@ static void change_cq(void)
     struct place *cq = take(cqs, CQS), *channel = take(channels, CHANNELS);
     if (cq)
         CREATE_OR_DESTROY(3, cq, ibv_destroy_cq(cq->object),
-            ibv_create_cq(context, one_in(8) ? (int)draw(UINT32_MAX) : (int)draw(64), cq, object_of(channel), one_in(8)));
+            ibv_create_cq(any_context(), one_in(8) ? (int)draw(UINT32_MAX) : (int)draw(64), cq, object_of(channel), one_in(8)));
     leave(channel);
     leave(cq);
 }
@@ -159,7 +170,7 @@ static void change_qp(void)
         .send_ops_flags = draw(one_in(8) ? 1024 : 32),
     };
     if (qp && (qp->object || attr.pd))
-        CREATE_OR_DESTROY(5, qp, ibv_destroy_qp(qp->object), ibv_create_qp_ex(context, &attr));
+        CREATE_OR_DESTROY(5, qp, ibv_destroy_qp(qp->object), ibv_create_qp_ex(any_context(), &attr));
     leave(srq);
     leave(recv);
     leave(send);
@@ -178,7 +189,7 @@ static void modify_qp(void)
             .dest_qp_num = peer && peer->object ? ((struct ibv_qp *)peer->object)->qp_num : own->qp_num,
             .ah_attr = { .is_global = !one_in(16), .port_num = 1, .grh.sgid_index = 1 },
         };
-        count(6, ibv_query_gid(context, 1, 1, &attr.ah_attr.grh.dgid) ? errno : 0);
+        count(6, ibv_query_gid(any_context(), 1, 1, &attr.ah_attr.grh.dgid) ? errno : 0);
         int rc = own->qp_type == IBV_QPT_RC, mask = IBV_QP_STATE;
         switch (own->state) {
         case IBV_QPS_RESET:
@@ -287,20 +298,50 @@ static void poll_cq(void)
     leave(cq);
 }
 
+/* Completion events are taken and acknowledged, as a completion queue with such an event is not destroyed. */
+static void take_event(void)
+{
+    struct place *channel = take(channels, CHANNELS);
+    struct ibv_comp_channel *own = object_of(channel);
+    if (own) {
+        fcntl(own->fd, F_SETFL, O_NONBLOCK);
+        struct ibv_cq *cq;
+        void *cookie;
+        int failed = ibv_get_cq_event(own, &cq, &cookie);
+        count(13, failed ? errno : 0);
+        if (!failed)
+            ibv_ack_cq_events(cq, 1);
+    }
+    leave(channel);
+}
+
+/* A context of its own, with or without an object. */
+static void open_and_close(void)
+{
+    struct ibv_context *own = ibv_open_device(device);
+    count(14, own ? 0 : errno);
+    if (!own)
+        return;
+    struct ibv_pd *pd = one_in(2) ? ibv_alloc_pd(own) : NULL;
+    if (pd)
+        count(14, ibv_dealloc_pd(pd));
+    count(14, ibv_close_device(own));
+}
+
 static void query(void)
 {
-    struct ibv_device_attr device;
+    struct ibv_device_attr attr;
     struct ibv_port_attr port;
     union ibv_gid gid;
-    count(12, ibv_query_device(context, &device));
-    count(12, ibv_query_port(context, (uint8_t)draw(3), &port));
-    count(12, ibv_query_gid(context, (uint8_t)draw(3), (int)draw(6) - 1, &gid) ? errno : 0);
+    count(12, ibv_query_device(any_context(), &attr));
+    count(12, ibv_query_port(any_context(), (uint8_t)draw(3), &port));
+    count(12, ibv_query_gid(any_context(), (uint8_t)draw(3), (int)draw(6) - 1, &gid) ? errno : 0);
 }
 
 static void *work(void *argument)
 {
     static void (*const calls[])(void) = { change_pd, change_mr, change_channel, change_cq, change_srq, change_qp,
-        modify_qp, modify_qp, modify_qp, post, post, post, post_shared, poll_cq, poll_cq, query };
+        modify_qp, modify_qp, modify_qp, post, post, post, post_shared, poll_cq, poll_cq, query, take_event, open_and_close };
     uint64_t *arguments = argument;
     state = arguments[0];
     for (uint64_t left = arguments[1]; left; left--)
@@ -324,8 +365,12 @@ int main(int argc, char **argv)
     uint64_t seed = strtoull(argv[1], NULL, 0), threads = strtoull(argv[2], NULL, 0), calls = strtoull(argv[3], NULL, 0);
     int devices;
     struct ibv_device **list = ibv_get_device_list(&devices);
-    context = list && devices ? ibv_open_device(list[devices - 1]) : NULL;
-    if (!context || threads > 64)
+    device = list && devices ? list[devices - 1] : NULL;
+    /* The query opens the port, which then stays open beside contexts that are opened and closed. */
+    union ibv_gid gid;
+    for (int i = 0; i < CONTEXTS; i++)
+        contexts[i] = device ? ibv_open_device(device) : NULL;
+    if (!contexts[CONTEXTS - 1] || threads > 64 || ibv_query_gid(contexts[0], 1, 1, &gid))
         return 2;
     ibv_free_device_list(list);
     struct { struct place *places; uint32_t number; } all[] = { { pds, PDS }, { mrs, MRS }, { cqs, CQS }, { srqs, SRQS },
@@ -349,9 +394,10 @@ int main(int argc, char **argv)
     destroy_all(channels, CHANNELS, (int (*)(void *))ibv_destroy_comp_channel);
     destroy_all(mrs, MRS, (int (*)(void *))ibv_dereg_mr);
     destroy_all(pds, PDS, (int (*)(void *))ibv_dealloc_pd);
-    if (ibv_close_device(context))
-        return 1;
-    for (int kind = 0; kind < 13; kind++)
+    for (int i = 0; i < CONTEXTS; i++)
+        if (ibv_close_device(contexts[i]))
+            return 1;
+    for (int kind = 0; kind < KINDS; kind++)
         printf("%lu %lu\n", done[kind], refused[kind]);
     return 0;
 }

@@ -1,4 +1,5 @@
-//! `cargo xtask instructions`: instructions of each step of a packet, compared with those pinned.
+//! `cargo xtask instructions`: instructions of each step of a packet and of each call of an RDMA program, compared with
+//! those pinned.
 
 use std::collections::HashMap;
 use std::env;
@@ -14,9 +15,10 @@ use crate::process::run as run_command;
 use crate::{install, workspace};
 
 const ABOUT: &str = "\
-Counts the instructions of each step of a packet under callgrind, and the cache lines that a message
-needs of a queue pair that no cache contains, and compares them with roce/benches/instructions.txt:
-counts repeat where times on a shared machine do not
+Counts the instructions of each step of a packet under callgrind, those of the calls that an RDMA
+program makes for each message (in C and in Rust), and the cache lines that a message needs of a queue
+pair that no cache contains, and compares them with roce/benches/instructions.txt: counts repeat where
+times on a shared machine do not
 
   cargo xtask instructions            fails if a count has moved
   cargo xtask instructions --bless    writes the present counts into the file; so does BLESS=1
@@ -35,8 +37,19 @@ pub(crate) struct InstructionsArgs {
 }
 
 const PINNED: &str = "roce/benches/instructions.txt";
-/// Packets of each count: BATCH_PKTS of `roce/benches/flow/mod.rs`.
-const PKTS: f64 = 32.0;
+/// A benchmark named `instructions`.
+struct Benchmark {
+    package: &'static str,
+    /// Number of times that the benchmark repeats what a count is of.
+    repeats: f64,
+}
+
+const BENCHMARKS: [Benchmark; 2] = [
+    // BATCH_PKTS of `roce/benches/flow/mod.rs`.
+    Benchmark { package: "roce", repeats: 32.0 },
+    // CALLS of `preload/benches/calls/mod.rs`.
+    Benchmark { package: "preload", repeats: 8.0 },
+];
 /// Library of the benchmark, of whose version the runner must be.
 const LIBRARY: &str = "gungraun";
 const RUNNER: &str = "gungraun-runner";
@@ -56,10 +69,15 @@ pub(crate) fn run(args: &InstructionsArgs) -> anyhow::Result<()> {
     }
     let version = run_command(&["rustc", "--version"])?;
     let compiler = version.split(' ').take(2).collect::<Vec<_>>().join(" ");
-    let printed = count(&runner()?)?;
-    let now = counts_of(&printed);
-    if now.is_empty() {
-        bail!("the benchmark printed no counts:\n{printed}");
+    let (runner, mut now) = (runner()?, Vec::new());
+    workspace::build_library()?;
+    for benchmark in &BENCHMARKS {
+        let printed = count(&runner, benchmark.package)?;
+        let counts = counts_of(&printed, benchmark.repeats);
+        if counts.is_empty() {
+            bail!("the benchmark printed no counts:\n{printed}");
+        }
+        now.extend(counts);
     }
     if args.bless || env::var_os("BLESS").is_some_and(|value| !value.is_empty()) {
         fs::write(PINNED, pinned_text(&now, &compiler)).context(PINNED)?;
@@ -72,7 +90,7 @@ pub(crate) fn run(args: &InstructionsArgs) -> anyhow::Result<()> {
         println!("{PINNED} was made with another compiler than {compiler}: {percent} % are let pass");
     }
     let comparison = Comparison::new(&parse_pinned(&pinned)?, &now, percent);
-    print!("{}{}", comparison.text, beyond_copy_and_icrc(&now));
+    print!("{}{}{}", comparison.text, beyond_copy_and_icrc(&now), beyond_rust(&now));
     if comparison.moved > 0 {
         let moved = comparison.moved;
         println!("\n{moved} counts moved by more than {percent} %. If that is meant, renew them:");
@@ -110,10 +128,10 @@ fn locked_version(lock: &str, name: &str) -> anyhow::Result<String> {
     Ok(package.with_context(|| format!("Cargo.lock has no package {name}"))?.version)
 }
 
-/// Runs the benchmark, and returns what it prints.
-fn count(runner: &str) -> anyhow::Result<String> {
+/// Runs the benchmark of a package, and returns what it prints.
+fn count(runner: &str, package: &str) -> anyhow::Result<String> {
     let mut command = workspace::cargo();
-    command.args(["bench", "--locked", "--package", "roce", "--bench", "instructions"]);
+    command.args(["bench", "--locked", "--package", package, "--bench", "instructions"]);
     command.env("NO_COLOR", "1").env(RUNNER_VARIABLE, runner).stderr(Stdio::inherit());
     let output = command.output().context("cargo cannot be started")?;
     let printed = String::from_utf8_lossy(&output.stdout).into_owned();
@@ -123,7 +141,7 @@ fn count(runner: &str) -> anyhow::Result<String> {
     Ok(printed)
 }
 
-/// Instructions per packet of one case, or cache lines per message, as printed: with one digit after the point.
+/// Instructions per packet or call of one case, or cache lines per message, as printed: with one digit after the point.
 #[derive(Clone, Debug, PartialEq)]
 struct Count {
     name: String,
@@ -136,7 +154,7 @@ impl Count {
     }
 }
 
-/// Returns the counts that the benchmark printed:
+/// Returns the counts that a benchmark printed, divided by `repeats`:
 ///
 /// ```text
 ///   instructions::wire::parse bytes_64:flow::frame(64)
@@ -145,7 +163,7 @@ impl Count {
 /// ```
 ///
 /// A count is one of instructions, except that of [`COLD_LINES`].
-fn counts_of(printed: &str) -> Vec<Count> {
+fn counts_of(printed: &str, repeats: f64) -> Vec<Count> {
     let mut counts = Vec::new();
     let mut name = None;
     for line in printed.lines() {
@@ -166,7 +184,7 @@ fn counts_of(printed: &str) -> Vec<Count> {
         if let Ok(total) = value.split('|').next().unwrap_or_default().parse::<f64>()
             && let Some(name) = name.take()
         {
-            let rounded = format!("{:.1}", total / PKTS).parse();
+            let rounded = format!("{:.1}", total / repeats).parse();
             counts.extend(rounded.ok().map(|value| Count { name, value }));
         }
     }
@@ -177,7 +195,7 @@ fn counts_of(printed: &str) -> Vec<Count> {
 fn pinned_text(counts: &[Count], compiler: &str) -> String {
     let lines: String = counts.iter().map(|count| count.line() + "\n").collect();
     format!(
-        "# Instructions per packet (cold_lines: cache lines per message), {compiler}; cargo xtask instructions checks them, --bless renews them.\n{lines}"
+        "# Instructions per packet or call (cold_lines: cache lines per message), {compiler}; cargo xtask instructions checks them, --bless renews them.\n{lines}"
     )
 }
 
@@ -255,6 +273,20 @@ fn beyond_copy_and_icrc(now: &[Count]) -> String {
     text
 }
 
+/// Returns the instructions of each call of the C interface beyond those of the Rust function in which the call ends.
+fn beyond_rust(now: &[Count]) -> String {
+    let by_name = by_name(now);
+    let mut text = "\nof the C interface beyond its Rust functions, per call:\n".to_owned();
+    for count in now {
+        let call = count.name.strip_suffix(" c");
+        if let Some((call, rust)) = call.and_then(|call| Some((call, by_name.get(&*format!("{call} rust"))?)))
+        {
+            let _ = writeln!(text, "{call:<14} {:>7.1} instructions", count.value - rust);
+        }
+    }
+    text
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -277,12 +309,15 @@ instructions::engine::broken one_qp:x
 
 Gungraun result: Ok. 2 without regressions
 ";
-        assert_eq!(counts_of(printed), [count("parse bytes_64", 239.8), count("idle_poll one_qp", 338.3)]);
+        assert_eq!(
+            counts_of(printed, 32.0),
+            [count("parse bytes_64", 239.8), count("idle_poll one_qp", 338.3)]
+        );
         // A quarter is rounded to the even digit, as printf rounds it.
         let quarter = "instructions::a::f c:x\nInstructions: 7656|\n";
-        assert_eq!(counts_of(quarter), [count("f c", 239.2)]);
+        assert_eq!(counts_of(quarter, 32.0), [count("f c", 239.2)]);
         let lines = "instructions::cache::cold_lines x:y\n Instructions: 7656|\n L1 Hits: 900|\n RAM Hits: 1704|1700\n";
-        assert_eq!(counts_of(lines), [count("cold_lines x", 53.2)]);
+        assert_eq!(counts_of(lines, 32.0), [count("cold_lines x", 53.2)]);
     }
 
     #[test]
@@ -349,6 +384,21 @@ send_64      requester    25.0, responder    30.0 instructions
 read_64k     requester    10.0, responder    20.0 instructions
 ";
         assert_eq!(beyond_copy_and_icrc(&now), expected);
+    }
+
+    #[test]
+    fn calls_in_c_are_compared_with_rust() {
+        let now = [
+            count("poll_cq c", 10.0),
+            count("poll_cq rust", 7.5),
+            count("post_recv c", 1.0),
+            count("a c", 0.0),
+        ];
+        let expected = "
+of the C interface beyond its Rust functions, per call:
+poll_cq            2.5 instructions
+";
+        assert_eq!(beyond_rust(&now), expected);
     }
 
     #[test]

@@ -72,7 +72,7 @@ mod tests {
             ("xtask bench --runs 0", "0 is not in 1.."),
             ("xtask bench --seconds", "a value is required"),
             ("xtask bench --seconds 1.5", "invalid digit"),
-            ("xtask bench --port tap", "possible values: memif, veth, loss, veth-loss, sleep, all"),
+            ("xtask bench --port tap", "possible values: memif, veth, loss, veth-loss, sleep, verbs, all"),
             ("xtask bench --op atomic", "possible values: send, write, read"),
             ("xtask bench --size 64,0", "0 is not in 1..="),
             ("xtask bench --qps 4097", "4097 is not in 1..=4096"),

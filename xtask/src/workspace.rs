@@ -34,9 +34,18 @@ pub(crate) fn roce() -> PathBuf {
 
 /// Builds the `roce` command for speed.
 pub(crate) fn build_roce() -> anyhow::Result<()> {
-    let status = cargo().args(["build", "--release", "--locked", "--quiet", "--package", "apps"]).status();
+    build("apps", "the `roce` command")
+}
+
+/// Builds libroce_verbs.so, the C interface, for speed.
+pub(crate) fn build_library() -> anyhow::Result<()> {
+    build("preload", "libroce_verbs.so")
+}
+
+fn build(package: &str, product: &str) -> anyhow::Result<()> {
+    let status = cargo().args(["build", "--release", "--locked", "--quiet", "--package", package]).status();
     if !status.context("cargo cannot be started")?.success() {
-        bail!("the `roce` command cannot be built (see above)");
+        bail!("{product} cannot be built (see above)");
     }
     Ok(())
 }

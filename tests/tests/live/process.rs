@@ -201,6 +201,14 @@ pub(crate) fn library() -> PathBuf {
     path
 }
 
+/// Compiles tests/c/NAME.c against the installed headers of libibverbs, and returns the path of the program.
+pub(crate) fn compile(name: &str, program: &Path) -> PathBuf {
+    let source = Path::new(env!("CARGO_MANIFEST_DIR")).join(format!("c/{name}.c"));
+    let flags = ["-std=gnu11", "-Wall", "-Wextra", "-Werror", "-O1", "-g", "-o"];
+    run(Command::new("cc").args(flags).arg(program).arg(&source).args(["-libverbs", "-lpthread"]));
+    program.to_owned()
+}
+
 /// A file for the capture that `whose` end of the test on this thread makes, overwritten each time.
 pub(crate) fn capture_file(whose: &str) -> PathBuf {
     let thread = std::thread::current();

@@ -2,7 +2,8 @@
 //! afterwards, and files left behind.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::path::Path;
+use std::path::{Path, PathBuf};
+use std::sync::LazyLock;
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
@@ -13,7 +14,8 @@ use tests::protocol::{Command, Connect, Done, Load, Op, QpReply, Tally};
 
 use super::leftovers::{files, list};
 use super::links::{Side, memif_in_own_directories, veth_from, vhost_in_own_directories};
-use crate::live::{End, Namespace, Peer, Settings, TARGET, TIMEOUT, connect, turn};
+use super::run::launch;
+use crate::live::{End, Namespace, Peer, Settings, TARGET, TIMEOUT, compile, connect, programs, turn};
 
 /// Queue pairs of each process.
 const QPS: usize = 3;
@@ -78,18 +80,41 @@ fn up_to(rng: &mut SplitMix, longest: Duration) -> Duration {
     Duration::from_micros(rng.up_to(longest.as_micros() as usize) as u64)
 }
 
-fn program(side: &Side) -> std::process::Command {
-    let mut command = side.command(Path::new(Peer::program()));
-    command.arg(&side.port);
-    command
+/// The program of both processes.
+#[derive(Clone, Copy, Debug)]
+enum Program {
+    /// Of the interface in Rust.
+    Rust,
+    /// Of the C interface, under `roce run`: tests/c/peer.c.
+    C,
 }
 
-fn start(side: &Side) -> End {
-    End::new(Peer::start(&mut program(side)), side.gid_index)
+/// The program of [`Program::C`], which is compiled by the first test of a run that needs it.
+static C_PEER: LazyLock<PathBuf> = LazyLock::new(|| compile("peer", &programs().join("c-peer")));
+
+impl Program {
+    fn command(self, side: &Side) -> std::process::Command {
+        match self {
+            Program::Rust => {
+                let mut command = side.command(Path::new(Peer::program()));
+                command.arg(&side.port);
+                command
+            }
+            Program::C => launch(side, "", &[side.bring(&C_PEER).to_str().expect("a path in UTF-8")]),
+        }
+    }
+
+    fn start(self, side: &Side) -> End {
+        End::new(Peer::start(&mut self.command(side)), side.gid_index)
+    }
 }
+
+/// Names of the files that a test brings to a side.
+const BROUGHT: [&str; 4] = ["/tmp/roce-peer", "/tmp/c-peer", "/tmp/roce", "/tmp/libroce_verbs.so"];
 
 /// Two processes on two ports. A process that was killed is replaced by a new process on the same port.
 struct Pair {
+    program: Program,
     sides: [Side; 2],
     ends: [End; 2],
     /// Queue pairs of each process, connected to those of the other with the same index.
@@ -103,12 +128,12 @@ struct Pair {
 }
 
 impl Pair {
-    fn new(sides: [Side; 2], dependent: Option<usize>) -> Pair {
+    fn new(program: Program, sides: [Side; 2], dependent: Option<usize>) -> Pair {
         let began = Instant::now();
-        let ends = [start(&sides[0]), start(&sides[1])];
+        let ends = [program.start(&sides[0]), program.start(&sides[1])];
         let open = began.elapsed() / 2;
-        let mut pair =
-            Pair { sides, ends, qps: [Vec::new(), Vec::new()], open, files: BTreeSet::new(), dependent };
+        let (qps, files) = ([Vec::new(), Vec::new()], BTreeSet::new());
+        let mut pair = Pair { program, sides, ends, qps, open, files, dependent };
         pair.check_exchange(0);
         pair.files = pair.list();
         pair
@@ -135,7 +160,7 @@ impl Pair {
             sleep(delay);
             self.ends[victim].peer.kill();
             // Now, because a memif has no link until the next process has opened its port.
-            self.ends[victim] = start(&self.sides[victim]);
+            self.ends[victim] = self.program.start(&self.sides[victim]);
             let connected = self.connected(survivor);
             self.give_load(survivor, connected, rng, ENDLESS);
             self.check_completions(survivor);
@@ -143,18 +168,18 @@ impl Pair {
             self.kill_under_load(victim, moment, delay, rng);
             self.check_completions(survivor);
             if let Moment::Open = moment {
-                let mut opening = Peer::start(&mut program(&self.sides[victim]));
+                let mut opening = Peer::start(&mut self.program.command(&self.sides[victim]));
                 sleep(delay);
                 opening.kill();
             }
-            self.ends[victim] = start(&self.sides[victim]);
+            self.ends[victim] = self.program.start(&self.sides[victim]);
         }
         for qp in &self.qps[survivor] {
             let Done {} = self.ends[survivor].peer.tell(&Command::Destroy { qp: qp.qp });
         }
         if self.dependent == Some(survivor) {
             self.ends[survivor].peer.end();
-            self.ends[survivor] = start(&self.sides[survivor]);
+            self.ends[survivor] = self.program.start(&self.sides[survivor]);
         }
         let now = self.list();
         let left: Vec<_> = now.symmetric_difference(&self.files).collect();
@@ -259,7 +284,7 @@ impl Pair {
             end.peer.end();
         }
         let left = files(&self.list());
-        let expected = files(&self.files).into_iter().filter(|name| name == "/tmp/roce-peer").collect();
+        let expected = files(&self.files).into_iter().filter(|name| BROUGHT.contains(&&**name)).collect();
         assert_eq!(left, expected, "left behind when both processes have ended");
     }
 }
@@ -289,12 +314,12 @@ pub(super) fn check_messages(from: &mut End, to: &mut End, rng: &mut SplitMix) {
 }
 
 /// Kills processes: as many as the environment variable `ROCE_KILLS` demands, or `kills` if it is unset.
-fn kill_repeatedly(kills: u64, sides: [Side; 2], dependent: Option<usize>) {
+fn kill_repeatedly(program: Program, kills: u64, sides: [Side; 2], dependent: Option<usize>) {
     let _turn = turn();
     let kills = from_environment("ROCE_KILLS", kills);
     let seed = from_environment("ROCE_KILL_SEED", 1);
     eprintln!("{kills} kills over {}; ROCE_KILL_SEED={seed} repeats them", sides[0].port);
-    let mut pair = Pair::new(sides, dependent);
+    let mut pair = Pair::new(program, sides, dependent);
     for number in 1..=kills {
         pair.kill(number, &mut SplitMix::stream(seed, number));
     }
@@ -303,27 +328,37 @@ fn kill_repeatedly(kills: u64, sides: [Side; 2], dependent: Option<usize>) {
 
 #[test]
 fn memif_with_an_abstract_socket() {
-    kill_repeatedly(20, memif_in_own_directories("@kill"), None);
+    kill_repeatedly(Program::Rust, 20, memif_in_own_directories("@kill"), None);
 }
 
 #[test]
 fn memif_with_a_socket_in_the_runtime_directory() {
-    kill_repeatedly(10, memif_in_own_directories("kill"), None);
+    kill_repeatedly(Program::Rust, 10, memif_in_own_directories("kill"), None);
 }
 
 #[test]
 fn memif_with_a_socket_at_a_path() {
-    kill_repeatedly(10, memif_in_own_directories("/tmp/kill.sock"), None);
+    kill_repeatedly(Program::Rust, 10, memif_in_own_directories("/tmp/kill.sock"), None);
 }
 
 #[test]
 fn af_packet() {
-    kill_repeatedly(20, veth_from(Namespace::with_own_directories(), "af_packet", 4200), None);
+    kill_repeatedly(Program::Rust, 20, veth_from(Namespace::with_own_directories(), "af_packet", 4200), None);
+}
+
+#[test]
+fn memif_with_an_abstract_socket_through_the_c_interface() {
+    kill_repeatedly(Program::C, 10, memif_in_own_directories("@kill-c"), None);
+}
+
+#[test]
+fn af_packet_through_the_c_interface() {
+    kill_repeatedly(Program::C, 10, veth_from(Namespace::with_own_directories(), "af_packet", 4200), None);
 }
 
 /// A vhost port is of use after the death of its peer, but DPDK's virtio-user driver does not connect again.
 #[test]
 fn vhost() {
     const VIRTIO_USER: usize = 1;
-    kill_repeatedly(10, vhost_in_own_directories(), Some(VIRTIO_USER));
+    kill_repeatedly(Program::Rust, 10, vhost_in_own_directories(), Some(VIRTIO_USER));
 }

@@ -38,10 +38,18 @@ impl Side {
         }
     }
 
-    /// Brings `file` to the directory in which programs there lie, if they lie in one of their own.
-    pub(super) fn bring(&self, file: &Path) {
-        // A program is brought there when its command is made, and any file is brought alike.
-        drop(self.command(file));
+    /// Brings `file` to the directory in which programs there lie, if they lie in one of their own. Returns its path
+    /// there.
+    pub(super) fn bring(&self, file: &Path) -> PathBuf {
+        // A program is brought there when its command is made, and any file is brought alike. An ordinary user's command
+        // has the path there as its last argument.
+        let command = self.command(file);
+        match &self.place {
+            Place::Here | Place::Namespace(_) => file.to_owned(),
+            Place::OrdinaryUser(_) | Place::OrdinaryUserIn(_) => {
+                command.get_args().last().unwrap_or(command.get_program()).into()
+            }
+        }
     }
 
     /// Whether a program there may write captures where tests leave them.

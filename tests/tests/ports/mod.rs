@@ -9,6 +9,7 @@ mod limits;
 mod link_changes;
 mod links;
 mod pairs;
+mod programs;
 mod run;
 mod sleep;
 mod stat;

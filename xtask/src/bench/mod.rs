@@ -9,6 +9,7 @@ mod report;
 mod session;
 mod sleep;
 mod testpmd;
+mod verbs;
 mod veth;
 mod veth_loss;
 
@@ -40,6 +41,8 @@ Measures this stack beside what the port under it can carry, and prints both and
                  share of that without loss, packets retransmitted for each packet lost
   sleep          64 B send latency between ends that sleep in `CompChannel::wait` or poll(2), over a
                  memif and over a veth pair, beside TCP by poll(2) over the same pair
+  verbs          programs of perftest under `roce run`, beside `roce perf` with the same operation,
+                 size and depth, over a memif
 
 Each measurement is two processes on a core each, which change places from run to run. Figures are
 medians of all runs. Machines are noisy and differ: compare ratios, whose two sides are measured in
@@ -116,13 +119,16 @@ enum PortArg {
     VethLoss,
     /// Ends that sleep between messages, beside TCP
     Sleep,
-    /// All but veth-loss and sleep
+    /// The C interface of libibverbs beside the interface in Rust
+    Verbs,
+    /// All but veth-loss, sleep and verbs
     All,
 }
 
 impl PortArg {
     fn includes(self, port: PortArg) -> bool {
-        self == port || self == PortArg::All && !matches!(port, PortArg::VethLoss | PortArg::Sleep)
+        let is_apart = matches!(port, PortArg::VethLoss | PortArg::Sleep | PortArg::Verbs);
+        self == port || self == PortArg::All && !is_apart
     }
 }
 
@@ -167,6 +173,9 @@ pub(crate) fn run(args: &BenchArgs) -> anyhow::Result<()> {
     install_missing(args.port)?;
     eprintln!("Building (some minutes the first time)");
     workspace::build_roce()?;
+    if args.port == PortArg::Verbs {
+        workspace::build_library()?;
+    }
 
     let (measured, report) = if args.port == PortArg::VethLoss {
         let plan = args.plan();
@@ -176,7 +185,8 @@ pub(crate) fn run(args: &BenchArgs) -> anyhow::Result<()> {
     } else {
         let grid = args.grid()?;
         let measured = measure(args.port, &grid, runs, &mut figures);
-        let tables = [memif::table(), veth::table(), sleep::memif_table(), sleep::veth_table()];
+        let tables =
+            [memif::table(), veth::table(), sleep::memif_table(), sleep::veth_table(), verbs::table()];
         let rows: Vec<_> = tables.into_iter().flatten().map(|measurement| measurement.row).collect();
         let entries = report::entries(&[rows, grid.rows()].concat(), &figures);
         (measured, if args.json { report::json(&entries)? } else { report::table(&entries, args.runs) })
@@ -197,6 +207,9 @@ fn install_missing(port: PortArg) -> anyhow::Result<()> {
     install::packages("to pin processes and make network namespaces", &["util-linux", "iproute2"])?;
     if port == PortArg::VethLoss {
         install::packages("to measure TCP and to lose packets", veth_loss::PACKAGES)?;
+    }
+    if port == PortArg::Verbs {
+        install::packages("to measure the C interface", &["perftest"])?;
     }
     if port.includes(PortArg::Memif) && !workspace::is_in_path(testpmd::PROGRAM) {
         let installed = install::packages("to measure the bare port", &[testpmd::PACKAGE]);
@@ -221,6 +234,9 @@ fn measure(port: PortArg, grid: &Grid, runs: Runs, figures: &mut Figures) -> any
     if port.includes(PortArg::Sleep) {
         sleep::measure_memif(runs, figures)?;
         veth::start_measuring(runs, &["--port", "sleep"], figures)?;
+    }
+    if port.includes(PortArg::Verbs) {
+        verbs::measure(runs, figures)?;
     }
     Ok(())
 }

@@ -3,9 +3,10 @@
 use std::ffi::OsString;
 use std::hash::{BuildHasher as _, Hasher as _, RandomState};
 use std::process::Stdio;
-use std::time::Duration;
+use std::time::{Duration, Instant};
+use std::{fs, thread};
 
-use anyhow::Context as _;
+use anyhow::{Context as _, bail};
 use serde_json::Value;
 
 use super::cores::Cores;
@@ -124,6 +125,60 @@ impl Perf {
     }
 }
 
+impl Perf {
+    /// Runs a program of perftest with `args`, between spaces, under `roce run` at both ends. Returns the columns of the
+    /// last row that the client prints.
+    pub(super) fn perftest(&mut self, ends: &Ends, cores: Cores, args: &str) -> anyhow::Result<Vec<f64>> {
+        self.tcp_port_offset = (self.tcp_port_offset + 1) % TCP_PORTS;
+        let tcp_port = (TCP_PORT_MIN + self.tcp_port_offset).to_string();
+        let start = |end: &str, port: &str, core: usize, more: &[&str]| {
+            let mut words = tied("taskset");
+            words.extend(["-c", &core.to_string()].map(OsString::from));
+            words.push(workspace::roce().into());
+            words.extend(["run", "--port", port, "--"].map(OsString::from));
+            words.extend(args.split(' ').map(OsString::from));
+            let own = ["-d", "roce0", "-x", "0", "-F", "-p", &tcp_port];
+            words.extend(own.iter().chain(more).map(OsString::from));
+            Process::start(&format!("the {end} of `{args}`"), &mut favoured(&words), Stdio::null())
+        };
+        let server = start("server", &ends.server_port, cores.server, &[])?;
+        wait_listening(TCP_PORT_MIN + self.tcp_port_offset)?;
+        let client = start("client", &ends.client_port, cores.client, &[ends.host])?;
+        let timeout = PATIENCE + Duration::from_secs(self.seconds.into());
+        let (_, client) = finish_both(server, client, timeout)?;
+        last_row(&client.stdout).with_context(|| format!("`{args}` prints no row:\n{client}"))
+    }
+}
+
+/// Waits until a program of this network namespace listens on `tcp_port`: programs of perftest do not try again.
+fn wait_listening(tcp_port: u16) -> anyhow::Result<()> {
+    let (address, listens) = (format!(":{tcp_port:04X}"), "0A");
+    let end = Instant::now() + PATIENCE;
+    let is_listener = |line: &str| {
+        let columns: Vec<_> = line.split_whitespace().collect();
+        columns.get(1).is_some_and(|local| local.ends_with(&address)) && columns.get(3) == Some(&listens)
+    };
+    while !["/proc/net/tcp", "/proc/net/tcp6"]
+        .iter()
+        .any(|path| fs::read_to_string(path).is_ok_and(|sockets| sockets.lines().any(is_listener)))
+    {
+        if Instant::now() >= end {
+            bail!("no program listens on TCP port {tcp_port} within {PATIENCE:?}");
+        }
+        thread::sleep(Duration::from_millis(20));
+    }
+    Ok(())
+}
+
+/// Returns the columns of the last row of numbers in the output of a program of perftest.
+fn last_row(printed: &str) -> Option<Vec<f64>> {
+    let row = |line: &str| {
+        let columns: Result<Vec<f64>, _> = line.split_whitespace().map(str::parse).collect();
+        columns.ok().filter(|columns| columns.len() > 1)
+    };
+    printed.lines().filter_map(row).next_back()
+}
+
 /// The report of the client's `roce perf --json`.
 #[derive(Debug)]
 pub(super) struct PerfReport {
@@ -173,6 +228,16 @@ mod tests {
             }
         }
         assert!(PerfReport::parse("Waiting", String::new()).is_err());
+    }
+
+    #[test]
+    fn the_last_row_of_perftest_is_read() {
+        let printed = " #bytes     #iterations    BW peak[Gb/sec]    BW average[Gb/sec]   MsgRate[Mpps]\n \
+                       2          10             0.00               0.5                1.0\n \
+                       65536      49156          0.00               42.96              0.081939\n\
+                       ---------------------------------------------------------------------------------------\n";
+        assert_eq!(last_row(printed), Some(vec![65536.0, 49156.0, 0.0, 42.96, 0.081939]));
+        assert_eq!(last_row("no row\n 7\n"), None);
     }
 
     #[test]

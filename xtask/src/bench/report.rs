@@ -52,6 +52,7 @@ pub(super) enum Target {
     ValueAtLeast(f64),
     ValueAtMost(f64),
     RatioAtLeast(f64),
+    RatioAtMost(f64),
 }
 
 impl fmt::Display for Target {
@@ -60,6 +61,7 @@ impl fmt::Display for Target {
             Target::ValueAtLeast(least) => write!(f, "value >= {least}"),
             Target::ValueAtMost(most) => write!(f, "value <= {most}"),
             Target::RatioAtLeast(least) => write!(f, "ratio >= {least}"),
+            Target::RatioAtMost(most) => write!(f, "ratio <= {most}"),
         }
     }
 }
@@ -89,6 +91,7 @@ impl Target {
             Target::ValueAtLeast(least) => value.map(|value| value >= least),
             Target::ValueAtMost(most) => value.map(|value| value <= most),
             Target::RatioAtLeast(least) => ratio.map(|ratio| ratio >= least),
+            Target::RatioAtMost(most) => ratio.map(|ratio| ratio <= most),
         };
         match is_reached {
             Some(true) => Verdict::Reached,
@@ -175,7 +178,7 @@ mod tests {
 
     #[test]
     fn verdicts_follow_the_target() {
-        use Target::{RatioAtLeast, ValueAtLeast, ValueAtMost};
+        use Target::{RatioAtLeast, RatioAtMost, ValueAtLeast, ValueAtMost};
         for (target, value, ratio, expected) in [
             (ValueAtLeast(4.0), Some(4.0), None, Verdict::Reached),
             (ValueAtLeast(4.0), Some(3.999), None, Verdict::Missed),
@@ -185,6 +188,8 @@ mod tests {
             (RatioAtLeast(0.7), Some(9.0), Some(0.7), Verdict::Reached),
             (RatioAtLeast(0.7), Some(9.0), Some(0.699), Verdict::Missed),
             (RatioAtLeast(0.7), Some(9.0), None, Verdict::NotMeasured),
+            (RatioAtMost(1.05), Some(9.0), Some(1.05), Verdict::Reached),
+            (RatioAtMost(1.05), Some(9.0), Some(1.051), Verdict::Missed),
         ] {
             assert_eq!(target.verdict(value, ratio), expected, "{target}: {value:?}, {ratio:?}");
         }

@@ -1,5 +1,7 @@
 //! The runs of one port: measurements in a table, figures, and progress.
 
+use anyhow::Context as _;
+
 use super::cores::Cores;
 use super::figures::Figures;
 use super::perf::{Ends, Perf};
@@ -23,6 +25,8 @@ enum How {
     Testpmd { payload_bytes: u32 },
     /// `roce perf` with these arguments, whose result has the figure under this key.
     Perf { key: &'static str, args: &'static str, extent: Extent },
+    /// A program of perftest with these arguments, under `roce run`, whose row has the figure in this column.
+    Perftest { column: usize, args: &'static str, extent: Extent },
     /// `xtask tcp-lat` between the same ends.
     Tcp { key: &'static str, pause_usec: u32, iters: u32 },
 }
@@ -36,6 +40,16 @@ pub(super) enum Extent {
     Iters(u32),
 }
 
+impl Extent {
+    /// Returns `args` and the option for this length, in a session of `seconds`.
+    fn added_to(self, args: &str, seconds: u32) -> String {
+        match self {
+            Extent::Seconds => format!("{args} -D {seconds}"),
+            Extent::Iters(iters) => format!("{args} -n {iters}"),
+        }
+    }
+}
+
 impl Measurement {
     /// Returns a measurement by `dpdk-testpmd`, which is left out if that is not installed.
     pub(super) fn testpmd(row: Row, payload_bytes: u32) -> Measurement {
@@ -45,6 +59,11 @@ impl Measurement {
     /// Returns a measurement by `roce perf` with `args`, whose result has the figure under `key`.
     pub(super) fn perf(row: Row, key: &'static str, args: &'static str, extent: Extent) -> Measurement {
         Measurement { row, how: How::Perf { key, args, extent } }
+    }
+
+    /// Returns a measurement by a program of perftest with `args`, whose row has the figure in `column`, counted from 0.
+    pub(super) fn perftest(row: Row, column: usize, args: &'static str, extent: Extent) -> Measurement {
+        Measurement { row, how: How::Perftest { column, args, extent } }
     }
 
     /// Returns a measurement by `xtask tcp-lat`, whose client pauses before each of `iters` messages, and whose result
@@ -102,12 +121,14 @@ impl Session<'_> {
                     testpmd::rate_mpps(payload_bytes + HEADERS_BYTES, self.cores, self.perf.seconds())?
                 }
                 How::Perf { key, args, extent } => {
-                    let (option, count) = match extent {
-                        Extent::Seconds => ("-D", self.perf.seconds()),
-                        Extent::Iters(iters) => ("-n", iters),
-                    };
-                    let report = self.perf.run(ends, self.cores, &format!("{args} {option} {count}"), &[])?;
-                    report.number(&format!("/results/0/{key}"))?
+                    let args = extent.added_to(args, self.perf.seconds());
+                    self.perf.run(ends, self.cores, &args, &[])?.number(&format!("/results/0/{key}"))?
+                }
+                How::Perftest { column, args, extent } => {
+                    let args = extent.added_to(args, self.perf.seconds());
+                    let row = self.perf.perftest(ends, self.cores, &args)?;
+                    *row.get(column)
+                        .with_context(|| format!("`{args}` prints no column {column}: {row:?}"))?
                 }
                 How::Tcp { key, pause_usec, iters } => {
                     let args = format!("-n {iters} --pause {pause_usec}");
