@@ -26,6 +26,7 @@ mod cq;
 mod cq_event;
 mod cq_ex;
 mod device;
+mod dynamic;
 mod events;
 mod handle;
 mod mr;

@@ -49,3 +49,40 @@ fn random_calls_of_several_threads_succeed_or_return_documented_errors() {
     }
     std::fs::remove_file(program).unwrap();
 }
+
+/// The program is not linked with libibverbs. Two libraries of its own, one of them found by its RUNPATH, show that all
+/// other calls of dlopen and dlvsym behave as without the library of `roce run`.
+#[test]
+#[cfg(target_arch = "x86_64")]
+fn a_program_that_loads_libibverbs_with_dlopen_finds_the_device() {
+    let directory = crate::live::shared_dir();
+    let path = directory.path();
+    let sources = Path::new(env!("CARGO_MANIFEST_DIR")).join("c");
+    std::fs::write(path.join("other.map"), "OTHER_1 { global: *; };\n").expect("the directory is writable");
+    let build = |name: &str| {
+        let mut command = Command::new("cc");
+        command
+            .args(["-shared", "-fPIC", "-O1", "-Wl,--version-script"])
+            .arg(path.join("other.map"))
+            .arg("-o");
+        run(command.arg(path.join(name)).arg(sources.join("dlopen_other.c")));
+    };
+    build("libdlopen_other.so");
+    build("libdlopen_plugin.so");
+    let program = path.join("dlopen");
+    let mut command = Command::new("cc");
+    command.args([
+        "-std=gnu11",
+        "-Wall",
+        "-Wextra",
+        "-Werror",
+        "-O1",
+        "-Wl,--enable-new-dtags,-rpath,$ORIGIN",
+        "-o",
+    ]);
+    run(command.arg(&program).arg(sources.join("dlopen.c")).arg("-L").arg(path).arg("-ldlopen_other"));
+    let mut command = Command::new(&program);
+    command.env("LD_PRELOAD", library()).env("ROCE_PORT", "eal:net_ring62,ip=10.0.62.1/24");
+    let output = Process::start(&mut command).finish(TIMEOUT).expect_success("dlopen.c");
+    assert_eq!(output.stdout.trim(), "all checks passed");
+}
