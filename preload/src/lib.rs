@@ -29,6 +29,7 @@ mod device;
 mod dynamic;
 mod events;
 mod handle;
+mod interrupt;
 mod mr;
 mod next;
 mod open;

@@ -42,9 +42,10 @@ macro_rules! next {
             $crate::boundary::set_errno($crate::boundary::Errno(libc::ENOSYS));
             $missing
         } else {
-            // SAFETY: verbs.h declares the function `$name` with these types.
+            // SAFETY: verbs.h declares the function `$name` with these types. A thread may be cancelled in it, which unwinds
+            // its stack.
             unsafe {
-                let function: unsafe extern "C" fn($($type),*) -> $ret =
+                let function: unsafe extern "C-unwind" fn($($type),*) -> $ret =
                     std::mem::transmute(std::ptr::with_exposed_provenance::<()>(address));
                 function($($arg),*)
             }

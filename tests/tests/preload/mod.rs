@@ -25,6 +25,18 @@ fn objects_data_and_events_are_those_of_the_header() {
     std::fs::remove_file(program).unwrap();
 }
 
+/// A handler without SA_RESTART ends `ibv_get_cq_event` and `ibv_get_async_event`, another handler does not, and a thread
+/// that is cancelled unwinds its stack.
+#[test]
+fn signals_and_cancellation_end_the_calls_that_wait() {
+    let program = compile("interrupt");
+    let mut command = Command::new(&program);
+    command.env("LD_PRELOAD", library()).env("ROCE_PORT", "eal:net_ring63,ip=10.0.63.1/24");
+    let output = Process::start(&mut command).finish(TIMEOUT).expect_success("interrupt.c");
+    assert_eq!(output.stdout.trim(), "all checks passed");
+    std::fs::remove_file(program).unwrap();
+}
+
 /// Calls of each thread of tests/c/random.c.
 const CALLS: usize = 40_000;
 
