@@ -47,7 +47,7 @@ packages() {
     need_packages "to build the C interface of libibverbs" libibverbs-dev
     need_packages "to make network namespaces in tests" iproute2 util-linux procps python3
     need_packages "to dissect captures in tests" tshark
-    need_packages "to run RDMA programs in tests" ibverbs-utils perftest infiniband-diags
+    need_packages "to run RDMA programs in tests" ibverbs-utils perftest infiniband-diags ucx-utils
     need_packages "to count instructions" valgrind
     need_packages "to check shell scripts" shellcheck
     # The suppressions of sanitizers are names of functions.

@@ -3,7 +3,7 @@
 use std::ptr;
 
 use libc::c_int;
-use rustix::event::{PollFd, PollFlags, poll};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fs::{OFlags, fcntl_getfl};
 use verbs::{AsyncEvent, Event};
 use verbs_sys::{
@@ -18,6 +18,7 @@ use crate::context::{ContextHandle, ours};
 use crate::cq::{CqHandle, cq_of};
 use crate::events::Unacknowledged;
 use crate::handle::of_cookie;
+use crate::interrupt::{AGAIN, WAIT, cancellable, ends_wait};
 use crate::next::next;
 use crate::qp::{QpHandle, qp_of};
 use crate::srq::{SrqHandle, srq_of};
@@ -57,7 +58,8 @@ unsafe fn unacknowledged<'a>(event: &AsyncEvent) -> Option<&'a Unacknowledged> {
     }
 }
 
-fn take(context: &ContextHandle) -> Result<AsyncEvent, Errno> {
+/// Takes an event; waits for one, for at most `WAIT`, unless the program's descriptor has O_NONBLOCK.
+fn take(context: &ContextHandle) -> Result<Option<AsyncEvent>, Errno> {
     let count = |event: &AsyncEvent| {
         // SAFETY: the destruction of the object waits for this call.
         if let Some(unacknowledged) = unsafe { unacknowledged(event) } {
@@ -65,33 +67,47 @@ fn take(context: &ContextHandle) -> Result<AsyncEvent, Errno> {
         }
     };
     let fd = context.async_fd();
-    loop {
-        let pending = context.if_opened().and_then(|opened| opened.objects().poll_async_event_with(count));
-        if let Some(event) = pending {
-            return Ok(event);
-        }
-        if fcntl_getfl(&fd)?.contains(OFlags::NONBLOCK) {
-            return Err(Errno(libc::EAGAIN));
-        }
-        poll(&mut [PollFd::new(&fd, PollFlags::IN)], None)?;
+    let pending = || context.if_opened().and_then(|opened| opened.objects().poll_async_event_with(count));
+    if let Some(event) = pending() {
+        return Ok(Some(event));
+    }
+    if fcntl_getfl(&fd)?.contains(OFlags::NONBLOCK) {
+        return Err(Errno(libc::EAGAIN));
+    }
+    let timeout = Timespec { tv_sec: WAIT.as_secs().cast_signed(), tv_nsec: 0 };
+    match poll(&mut [PollFd::new(&fd, PollFlags::IN)], Some(&timeout)) {
+        Err(error) if error != rustix::io::Errno::INTR || ends_wait() => Err(error.into()),
+        _ => Ok(pending()),
     }
 }
 
+/// Takes an event as `take` does. Returns `AGAIN` if none occurred, -1 with errno after an error.
+///
+/// # Safety
+/// `out` is a place for an event.
+unsafe fn get(context: &ContextHandle, out: *mut ibv_async_event) -> c_int {
+    number(|| {
+        let Some(event) = take(context)? else { return Ok(AGAIN) };
+        let element = if event.cookie == 0 {
+            ibv_async_event__bindgen_ty_1 { port_num: 1 }
+        } else {
+            ibv_async_event__bindgen_ty_1 { qp: ptr::with_exposed_provenance_mut(event.cookie as usize) }
+        };
+        // SAFETY: the place is that of the caller.
+        unsafe { out.write(ibv_async_event { element, event_type: event_type(event.event) }) };
+        Ok(0)
+    })
+}
+
 #[unsafe(no_mangle)]
-unsafe extern "C" fn ibv_get_async_event(context: *mut ibv_context, out: *mut ibv_async_event) -> c_int {
+unsafe extern "C-unwind" fn ibv_get_async_event(
+    context: *mut ibv_context,
+    out: *mut ibv_async_event,
+) -> c_int {
     // SAFETY: the program passes a context.
     match unsafe { ours(context) } {
-        Some(handle) => number(|| {
-            let event = take(handle)?;
-            let element = if event.cookie == 0 {
-                ibv_async_event__bindgen_ty_1 { port_num: 1 }
-            } else {
-                ibv_async_event__bindgen_ty_1 { qp: ptr::with_exposed_provenance_mut(event.cookie as usize) }
-            };
-            // SAFETY: the program passes room for an event.
-            unsafe { out.write(ibv_async_event { element, event_type: event_type(event.event) }) };
-            Ok(0)
-        }),
+        // SAFETY: the program passes room for an event.
+        Some(handle) => cancellable(|| unsafe { get(handle, out) }),
         None => next!(
             ibv_get_async_event(context: *mut ibv_context, out: *mut ibv_async_event) -> c_int,
             -1

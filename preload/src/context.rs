@@ -12,7 +12,7 @@ use verbs::{Context, ContextObjects, DeviceAttr};
 use verbs_sys::{ibv_context, verbs_context};
 
 use crate::boundary::{Errno, explain, status};
-use crate::device::{self, DeviceHandle, while_opening};
+use crate::device::{self, DeviceHandle, has_link, while_opening};
 use crate::next::next;
 
 /// Value of `abi_compat` by which a program recognises a `verbs_context` (`__VERBS_ABI_IS_EXTENDED`).
@@ -68,6 +68,9 @@ impl ContextHandle {
             explain(self.device.name(), &error);
             Errno::from(error)
         })?;
+        if !has_link(context.attr().kind) {
+            context.ignore_link_events();
+        }
         epoll::add(&self.async_fd, context.async_event_fd(), EventData::new_u64(0), EventFlags::IN)?;
         Ok(self.opened.get_or_init(|| context))
     }

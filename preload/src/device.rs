@@ -7,6 +7,7 @@ use std::sync::{Mutex, OnceLock, PoisonError};
 use std::{mem, ptr};
 
 use verbs::config::node_guid;
+use verbs::port::PortKind;
 use verbs::{DeviceDescription, DeviceOptions, PortSpec, describe};
 use verbs_sys::{IBV_NODE_CA, IBV_TRANSPORT_IB, ibv_context, ibv_device};
 
@@ -49,6 +50,12 @@ pub(crate) fn while_opening<T>(open: impl FnOnce() -> T) -> T {
     let opened = open();
     OPENS.set(false);
     opened
+}
+
+/// Returns whether a port of `kind` has a link of its own. The link of the others is up while the peer's process is
+/// connected; programs refuse a port that is not active, and a server starts before its peer.
+pub(crate) fn has_link(kind: PortKind) -> bool {
+    !matches!(kind, PortKind::Memif | PortKind::Vhost | PortKind::VirtioUser)
 }
 
 fn put_str(field: &mut [c_char], text: &str) {

@@ -4,18 +4,21 @@ use std::ffi::{CStr, c_void};
 use std::ptr;
 use std::sync::OnceLock;
 
+use crate::dynamic::open_next;
+
 /// Returns the address of the function `name` in the next library that defines it; null if none does. A program that
 /// loads libibverbs with dlopen has no next library in its global scope, so libibverbs itself is asked as well.
 pub(crate) fn address(name: &CStr) -> *mut c_void {
     static LIBRARY: OnceLock<usize> = OnceLock::new();
-    // SAFETY: dlsym and dlopen read the names, which are terminated by a null byte.
+    // SAFETY: dlsym and `open_next` read the names, which are terminated by a null byte.
     unsafe {
         let next = libc::dlsym(libc::RTLD_NEXT, name.as_ptr());
         if !next.is_null() {
             return next;
         }
         let library = *LIBRARY.get_or_init(|| {
-            libc::dlopen(c"libibverbs.so.1".as_ptr(), libc::RTLD_NOW | libc::RTLD_LOCAL).addr()
+            // This library's `dlopen` would return a handle with which dlsym finds this library's functions.
+            open_next(c"libibverbs.so.1".as_ptr(), libc::RTLD_NOW | libc::RTLD_LOCAL).expose_provenance()
         });
         match library {
             0 => ptr::null_mut(),
@@ -39,9 +42,10 @@ macro_rules! next {
             $crate::boundary::set_errno($crate::boundary::Errno(libc::ENOSYS));
             $missing
         } else {
-            // SAFETY: verbs.h declares the function `$name` with these types.
+            // SAFETY: verbs.h declares the function `$name` with these types. A thread may be cancelled in it, which unwinds
+            // its stack.
             unsafe {
-                let function: unsafe extern "C" fn($($type),*) -> $ret =
+                let function: unsafe extern "C-unwind" fn($($type),*) -> $ret =
                     std::mem::transmute(std::ptr::with_exposed_provenance::<()>(address));
                 function($($arg),*)
             }

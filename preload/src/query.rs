@@ -4,7 +4,6 @@ use std::mem::zeroed;
 use std::ptr;
 
 use libc::{c_int, c_uint};
-use verbs::port::PortKind;
 use verbs::{DeviceCaps, Gid, MAX_MESSAGE_BYTES, PathMtu};
 use verbs_sys::{
     _compat_ibv_port_attr, IBV_ATOMIC_NONE, IBV_DEVICE_RC_RNR_NAK_GEN, IBV_DEVICE_SYS_IMAGE_GUID,
@@ -15,6 +14,7 @@ use verbs_sys::{
 
 use crate::boundary::{Errno, INVALID, number, status};
 use crate::context::{ContextHandle, ours, own};
+use crate::device::has_link;
 use crate::next::next;
 
 /// Number of the only port.
@@ -74,12 +74,6 @@ fn device_attr(context: &ContextHandle) -> Result<ibv_device_attr, Errno> {
     attr.max_pkeys = 1;
     attr.phys_port_cnt = 1;
     Ok(attr)
-}
-
-/// Returns whether a port of `kind` has a link of its own. The link of the others is up while the peer's process is
-/// connected; programs refuse a port that is not active, and a server starts before its peer.
-fn has_link(kind: PortKind) -> bool {
-    !matches!(kind, PortKind::Memif | PortKind::Vhost | PortKind::VirtioUser)
 }
 
 fn port_attr(context: &ContextHandle) -> Result<ibv_port_attr, Errno> {

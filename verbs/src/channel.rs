@@ -60,6 +60,20 @@ impl CompChannel {
         timeout: Duration,
         on_take: impl Fn(&CompletionEvent),
     ) -> Result<Option<CompletionEvent>, Error> {
+        self.wait_unless(timeout, on_take, || false)
+    }
+
+    /// Waits as [`CompChannel::wait_with`] does, and calls `ends` after a signal handler has run during a sleep of the
+    /// wait. If `ends` returns true, the wait ends.
+    ///
+    /// # Errors
+    /// Those of [`CompChannel::wait`], and [`Error::System`] with EINTR if `ends` returned true.
+    pub fn wait_unless(
+        &self,
+        timeout: Duration,
+        on_take: impl Fn(&CompletionEvent),
+        ends: impl Fn() -> bool,
+    ) -> Result<Option<CompletionEvent>, Error> {
         let _no_cancel = NoCancel::new();
         let start = Instant::now();
         let mut waiter = Waiter::new(&self.shared);
@@ -71,7 +85,11 @@ impl CompChannel {
             if waited >= timeout {
                 return Ok(None);
             }
-            waiter.turn(self.as_fd(), timeout - waited)?;
+            match waiter.turn(self.as_fd(), timeout - waited) {
+                Err(Error::System { error, .. })
+                    if error.kind() == std::io::ErrorKind::Interrupted && !ends() => {}
+                result => result?,
+            }
         }
     }
 

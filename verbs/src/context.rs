@@ -217,6 +217,12 @@ impl Context {
         self.shared().drive()
     }
 
+    /// Delivers no further [`Event::PortActive`] and [`Event::PortError`] to this context, and removes those pending: for
+    /// a caller that reports the port as active also while no peer is connected.
+    pub fn ignore_link_events(&self) {
+        self.objects.ignore_link_events();
+    }
+
     /// Removes and returns the oldest asynchronous event (`ibv_get_async_event`) of the device or of an object that
     /// this context created. Returns `None` if no event is pending; does not wait. At most 1024 events are pending; a
     /// further event replaces the oldest.

@@ -3,6 +3,7 @@
 //! channel of its completion queue.
 
 use std::collections::HashMap;
+use std::ptr;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
 use roce::engine::Event;
@@ -41,9 +42,15 @@ pub(crate) struct Listener {
     pub(crate) cookie: u64,
 }
 
+/// A context, to which events of the device are delivered.
+struct Subscriber {
+    events: Weak<Inbox<AsyncEvent>>,
+    ignores_link: bool,
+}
+
 #[derive(Default)]
 struct Table {
-    contexts: Vec<Weak<Inbox<AsyncEvent>>>,
+    contexts: Vec<Subscriber>,
     channels: Vec<Weak<Inbox<CompletionEvent>>>,
     objects: HashMap<Object, Listener>,
     /// Whether a fatal error was delivered.
@@ -63,11 +70,19 @@ impl Listeners {
     /// Adds the queue of asynchronous events of a new context. After a fatal error, appends [`Event::DeviceFatal`].
     pub(crate) fn add_context(&self, events: &Arc<Inbox<AsyncEvent>>) {
         let mut table = self.table();
-        table.contexts.retain(|context| context.strong_count() > 0);
-        table.contexts.push(Arc::downgrade(events));
+        table.contexts.retain(|context| context.events.strong_count() > 0);
+        table.contexts.push(Subscriber { events: Arc::downgrade(events), ignores_link: false });
         if table.is_fatal {
             put_device_event(events, Event::DeviceFatal);
         }
+    }
+
+    /// Delivers no further event of the link to the context with the queue `events`, and removes those pending.
+    pub(crate) fn ignore_link(&self, events: &Inbox<AsyncEvent>) {
+        let mut table = self.table();
+        let own = table.contexts.iter_mut().filter(|context| ptr::eq(context.events.as_ptr(), events));
+        own.for_each(|context| context.ignores_link = true);
+        events.discard(|pending| is_of_link(pending.event));
     }
 
     /// Adds the queue of a new completion channel. After a fatal error, closes the queue.
@@ -99,8 +114,11 @@ impl Listeners {
     pub(crate) fn deliver(&self, event: Event) {
         let mut table = self.table();
         let Some(object) = Object::of(event) else {
-            let contexts = table.contexts.iter().filter_map(Weak::upgrade);
-            contexts.for_each(|events| put_device_event(&events, event));
+            let contexts =
+                table.contexts.iter().filter(|context| !(context.ignores_link && is_of_link(event)));
+            contexts
+                .filter_map(|context| context.events.upgrade())
+                .for_each(|events| put_device_event(&events, event));
             if event == Event::DeviceFatal {
                 table.is_fatal = true;
                 table.channels.iter().filter_map(Weak::upgrade).for_each(|channel| channel.close());
@@ -122,4 +140,30 @@ impl Listeners {
 
 fn put_device_event(events: &Inbox<AsyncEvent>, event: Event) {
     events.put_within(AsyncEvent { event, cookie: 0 }, ASYNC_EVENTS_MAX);
+}
+
+fn is_of_link(event: Event) -> bool {
+    matches!(event, Event::PortActive | Event::PortError)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_context_that_ignores_the_link_receives_only_the_other_events_of_the_device() {
+        let listeners = Listeners::default();
+        let [ignoring, other] = [(); 2].map(|()| Arc::new(Inbox::with_fd().unwrap()));
+        listeners.add_context(&ignoring);
+        listeners.add_context(&other);
+        listeners.deliver(Event::PortActive);
+        listeners.ignore_link(&ignoring);
+        listeners.deliver(Event::PortError);
+        listeners.deliver(Event::GidChange);
+        let taken = |events: &Inbox<AsyncEvent>| -> Vec<Event> {
+            std::iter::from_fn(|| events.take()).map(|pending| pending.event).collect()
+        };
+        assert_eq!(taken(&ignoring), [Event::GidChange]);
+        assert_eq!(taken(&other), [Event::PortActive, Event::PortError, Event::GidChange]);
+    }
 }

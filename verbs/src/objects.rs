@@ -73,6 +73,10 @@ impl ContextObjects {
         &self.device.shared
     }
 
+    pub(crate) fn ignore_link_events(&self) {
+        self.device.shared.listeners.ignore_link(&self.events);
+    }
+
     pub(crate) fn events(&self) -> &Inbox<AsyncEvent> {
         &self.events
     }

@@ -31,7 +31,8 @@ impl<'a> Waiter<'a> {
         Waiter { shared, linger, leads: false, nap: NAP_MIN }
     }
 
-    /// Polls the engine, or sleeps until `inbox` may be readable, but not longer than `timeout`.
+    /// Polls the engine, or sleeps until `inbox` may be readable, but not longer than `timeout`. If a signal handler ran
+    /// during the sleep, the error is EINTR.
     pub(crate) fn turn(&mut self, inbox: BorrowedFd<'_>, timeout: Duration) -> Result<(), Error> {
         if self.linger.goes_on(false) {
             return self.shared.drive();
@@ -114,7 +115,6 @@ fn sleep_on(fds: &[BorrowedFd<'_>], timeout: Duration) -> Result<(), Error> {
         fds.iter().map(|fd| PollFd::from_borrowed_fd(*fd, PollFlags::IN)).collect();
     match poll(&mut fds, Some(&timespec(timeout))) {
         Ok(_) => Ok(()),
-        Err(error) if error == rustix::io::Errno::INTR => Ok(()),
         Err(error) => Err(Error::System { what: "poll", error: io::Error::from(error) }),
     }
 }

@@ -1,4 +1,4 @@
-//! Unmodified RDMA programs under `roce run`: those of ibverbs-utils, infiniband-diags and perftest.
+//! Unmodified RDMA programs under `roce run`: those of ibverbs-utils, infiniband-diags, perftest and UCX.
 
 use std::os::unix::process::ExitStatusExt as _;
 use std::path::Path;
@@ -102,6 +102,34 @@ fn perftest_runs_through_losses_under_each_recovery_scheme() {
             assert_eq!(rows(&client.stdout).len(), 1, "{program}: {client:?}");
         }
     }
+}
+
+/// The protocol layer of UCX over reliable connections, which UCX sets up over TCP. With `-q`, contents are compared.
+#[test]
+fn io_demo_of_ucx_runs_over_memif() {
+    let _turn = turn();
+    let sides = memif("run-ucx");
+    let words: Vec<&str> = "io_demo -p 18645 -q -d 1024:1048576".split_whitespace().collect();
+    let start = |side: &Side, words: &[&str]| {
+        let mut command = launch(side, "", words);
+        command
+            .env("UCX_TLS", "rc_verbs,tcp")
+            .env("UCX_NET_DEVICES", "roce0:1,lo")
+            .env("UCX_LOG_LEVEL", "info");
+        Process::start(&mut command)
+    };
+    let server = start(&sides[0], &words);
+    sides[0].wait_listen(18645);
+    let client = [&words[..], &["-o", "read,write", "-i", "200", "127.0.0.1"]].concat();
+    let client = start(&sides[1], &client).finish(TIMEOUT).expect_success("io_demo");
+    assert!(client.stdout.contains("tag(rc_verbs/roce0:1)"), "{client:?}");
+    assert!(client.stdout.contains("Client exit with status 'OK'"), "{client:?}");
+    // Each line counts the operations since the line before.
+    let operations = |line: &str| {
+        line.split_once("] total min:")?.1.split_once(" total:")?.1.split_once(' ')?.0.parse::<u32>().ok()
+    };
+    assert_eq!(client.stdout.lines().filter_map(operations).sum::<u32>(), 200, "{client:?}");
+    drop(server);
 }
 
 #[test]

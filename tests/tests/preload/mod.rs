@@ -3,7 +3,7 @@
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use crate::live::{Process, TIMEOUT, compile, library};
+use crate::live::{Process, TIMEOUT, compile, library, run};
 
 /// Compiles tests/c/NAME.c, and returns the path of the program.
 fn program(name: &str) -> PathBuf {
@@ -33,6 +33,18 @@ fn eight_threads_share_queues() {
     std::fs::remove_file(program).unwrap();
 }
 
+/// A handler without SA_RESTART ends `ibv_get_cq_event` and `ibv_get_async_event`, another handler does not, and a thread
+/// that is cancelled unwinds its stack.
+#[test]
+fn signals_and_cancellation_end_the_calls_that_wait() {
+    let program = program("interrupt");
+    let mut command = Command::new(&program);
+    command.env("LD_PRELOAD", library()).env("ROCE_PORT", "eal:net_ring63,ip=10.0.63.1/24");
+    let output = Process::start(&mut command).finish(TIMEOUT).expect_success("interrupt.c");
+    assert_eq!(output.stdout.trim(), "all checks passed");
+    std::fs::remove_file(program).unwrap();
+}
+
 /// Calls of each thread of tests/c/random.c.
 const CALLS: usize = 40_000;
 
@@ -56,4 +68,41 @@ fn random_calls_of_several_threads_succeed_or_return_documented_errors() {
         assert!(counts.iter().filter(|kind| kind[1] > 0).count() >= 11, "{counts:?}");
     }
     std::fs::remove_file(program).unwrap();
+}
+
+/// The program is not linked with libibverbs. Two libraries of its own, one of them found by its RUNPATH, show that all
+/// other calls of dlopen and dlvsym behave as without the library of `roce run`.
+#[test]
+#[cfg(target_arch = "x86_64")]
+fn a_program_that_loads_libibverbs_with_dlopen_finds_the_device() {
+    let directory = crate::live::shared_dir();
+    let path = directory.path();
+    let sources = Path::new(env!("CARGO_MANIFEST_DIR")).join("c");
+    std::fs::write(path.join("other.map"), "OTHER_1 { global: *; };\n").expect("the directory is writable");
+    let build = |name: &str| {
+        let mut command = Command::new("cc");
+        command
+            .args(["-shared", "-fPIC", "-O1", "-Wl,--version-script"])
+            .arg(path.join("other.map"))
+            .arg("-o");
+        run(command.arg(path.join(name)).arg(sources.join("dlopen_other.c")));
+    };
+    build("libdlopen_other.so");
+    build("libdlopen_plugin.so");
+    let program = path.join("dlopen");
+    let mut command = Command::new("cc");
+    command.args([
+        "-std=gnu11",
+        "-Wall",
+        "-Wextra",
+        "-Werror",
+        "-O1",
+        "-Wl,--enable-new-dtags,-rpath,$ORIGIN",
+        "-o",
+    ]);
+    run(command.arg(&program).arg(sources.join("dlopen.c")).arg("-L").arg(path).arg("-ldlopen_other"));
+    let mut command = Command::new(&program);
+    command.env("LD_PRELOAD", library()).env("ROCE_PORT", "eal:net_ring62,ip=10.0.62.1/24");
+    let output = Process::start(&mut command).finish(TIMEOUT).expect_success("dlopen.c");
+    assert_eq!(output.stdout.trim(), "all checks passed");
 }
