@@ -49,6 +49,7 @@ packages() {
     need_packages "to run RDMA programs in tests" ibverbs-utils perftest infiniband-diags
     need_packages "to count instructions" valgrind
     need_packages "to check shell scripts" shellcheck
+    need_packages "to set manual pages in tests" groff-base
     # The suppressions of sanitizers are names of functions.
     need_packages "to name functions in the reports of sanitizers" llvm
     command -v cargo >/dev/null || {
