@@ -20,6 +20,7 @@
 
 pub mod config;
 pub mod kernel;
+pub mod packet_events;
 pub mod port;
 pub mod stat;
 
@@ -54,6 +55,7 @@ mod sleep;
 mod slice;
 mod srq;
 mod stale;
+mod text;
 #[cfg(all(test, not(loom)))]
 mod threads;
 mod waiter;

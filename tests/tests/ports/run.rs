@@ -178,6 +178,29 @@ fn perftest_runs_through_losses_under_each_recovery_scheme() {
 }
 
 #[test]
+fn events_impair_single_packets_of_a_program_and_are_reported() {
+    let _turn = turn();
+    let sides = memif("run-events");
+    let directory = crate::live::shared_dir();
+    let file = directory.path().join("events.toml");
+    let events =
+        "[[event]]\nqpn = 1\npsn = 5\naction = \"drop\"\n[[event]]\nqpn = 9\npsn = 1\naction = \"drop\"\n";
+    std::fs::write(&file, events).expect("the directory is writable");
+    let options = format!("--events {}", file.display());
+    let [_, client] = both(&sides, "localhost", 18645, &options, "ib_write_bw -n 200 -F -x 0");
+    let line = |event: &str| client.stderr.lines().find(|line| line.starts_with(event)).unwrap_or_default();
+    let fired = line("roce: roce0: event 1: drop, qpn 1, request psn 5, iter 1 at ");
+    assert!(fired.contains("RDMA WRITE MIDDLE") && fired.contains("retransmitted"), "{client:?}");
+    let missed = line("roce: roce0: event 2: drop, qpn 9, request psn 1, iter 1 never happened");
+    assert!(missed.contains("sent no such packet"), "{client:?}");
+
+    std::fs::write(&file, events.replacen("drop", "explode", 1)).expect("the directory is writable");
+    let mut here = Command::new(roce());
+    let wrong = finish(here.args(["run", "--port", "memif:@x", "--events"]).arg(&file).args(["--", "true"]));
+    assert!(!wrong.status.success() && wrong.stderr.contains("unknown variant `explode`"), "{wrong:?}");
+}
+
+#[test]
 fn a_program_that_waits_for_events_ends_by_a_signal() {
     let _turn = turn();
     let [side, _] = memif("run-signal");
