@@ -6,7 +6,7 @@ use std::os::unix::fs::symlink;
 use std::path::Path;
 
 use verbs::config::node_guid;
-use verbs::{DeviceDescription, Gid, PortSpec};
+use verbs::{DeviceDescription, Gid, LinkRate, PortSpec};
 
 use super::namespace::{Overlays, bind};
 
@@ -51,6 +51,7 @@ pub(super) struct TreeDevice {
     port: String,
     guid: [u8; 8],
     is_up: bool,
+    rate: LinkRate,
     /// The kernel's interface of the port.
     interface: Option<String>,
     gids: Vec<(usize, Option<Gid>)>,
@@ -64,6 +65,7 @@ impl TreeDevice {
             guid: node_guid(spec, description.mac),
             // The link of other ports is up while the peer's process is connected, and programs start before their peers.
             is_up: description.is_up.unwrap_or(true),
+            rate: LinkRate::of_ethernet(description.speed_mbps),
             interface: description.interface.is_some().then(|| spec.target.clone()),
             gids: description.gids.clone(),
         }
@@ -93,7 +95,7 @@ impl TreeDevice {
     fn write_port(&self, at: &Path) -> anyhow::Result<()> {
         put(at, "state", if self.is_up { "4: ACTIVE" } else { "1: DOWN" })?;
         put(at, "phys_state", if self.is_up { "5: LinkUp" } else { "3: Disabled" })?;
-        put(at, "rate", "100 Gb/sec (4X EDR)")?;
+        put(at, "rate", &self.rate.to_string())?;
         put(at, "link_layer", "Ethernet")?;
         put(at, "cap_mask", &format!("0x{PORT_CAPS:08x}"))?;
         put(at, "lid", "0x0")?;

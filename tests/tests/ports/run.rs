@@ -113,6 +113,30 @@ fn an_interface_is_listed_with_its_addresses_and_link() {
     assert!(output.stdout.contains("::ffff:10.0.0.1"), "{output:?}");
 }
 
+/// The speed of a veth is 10 Gbit/s. /sys has only the interfaces of the network namespace in which it was mounted.
+#[test]
+fn the_rate_of_a_port_is_that_of_its_link() {
+    let _turn = turn();
+    let [near, _far] = veth("af_packet", 1500);
+    let [local, _] = memif("run-rate");
+    let inside = "cat /sys/class/infiniband/roce0/ports/1/rate && exec ibv_devinfo -v";
+    let mut of_veth = near.command(Path::new("unshare"));
+    let script = "mount -t sysfs sysfs /sys && exec \"$0\" run --port \"$1\" -- sh -c \"$2\"";
+    of_veth.args(["--mount", "sh", "-c", script]).arg(roce()).args([&near.port, inside]);
+    let of_memif = launch(&local, "", &["sh", "-c", inside]);
+    for (mut command, [rate, width, speed]) in [
+        (of_veth, ["10 Gb/sec (1X FDR10)", "1X (1)", "10.0 Gbps (8)"]),
+        (of_memif, ["100 Gb/sec (4X EDR)", "4X (2)", "25.0 Gbps (32)"]),
+    ] {
+        let output = finish(&mut command).expect_success("ibv_devinfo");
+        assert_eq!(output.stdout.lines().next(), Some(rate), "{output:?}");
+        for (key, value) in [("active_width:", width), ("active_speed:", speed)] {
+            let line = output.stdout.lines().find(|line| line.trim().starts_with(key)).unwrap_or_default();
+            assert!(line.ends_with(value), "{value}: {output:?}");
+        }
+    }
+}
+
 #[test]
 fn pingpongs_of_ibverbs_utils_run_over_veth() {
     let _turn = turn();
