@@ -1,5 +1,5 @@
 //! The entries of devices in /sys/class/infiniband, /sys/class/infiniband_verbs and /dev/infiniband. The values are those
-//! that the library reports to the program.
+//! that the library reports to the program. Without `counters` and `hw_counters`, as the files do not change.
 
 use std::fs;
 use std::os::unix::fs::symlink;
@@ -20,28 +20,6 @@ const NODE: &str = "/dev/null";
 const VERBS_ABI: u32 = 6;
 /// `IB_PORT_IP_BASED_GIDS`.
 const PORT_CAPS: u32 = 1 << 26;
-/// Counters of a port that programs read without looking whether they exist. Their values stay 0: the counters of the
-/// stack are those of `roce stat`.
-const COUNTERS: [&str; 16] = [
-    "excessive_buffer_overrun_errors",
-    "link_downed",
-    "link_error_recovery",
-    "local_link_integrity_errors",
-    "multicast_rcv_packets",
-    "multicast_xmit_packets",
-    "port_rcv_constraint_errors",
-    "port_rcv_data",
-    "port_rcv_errors",
-    "port_rcv_packets",
-    "port_xmit_constraint_errors",
-    "port_xmit_data",
-    "port_xmit_discards",
-    "port_xmit_packets",
-    "port_xmit_wait",
-    "symbol_error",
-];
-const HW_COUNTERS: [&str; 4] =
-    ["duplicate_request", "local_ack_timeout_err", "out_of_sequence", "packet_seq_err"];
 
 /// A device as the tree shows it.
 pub(super) struct TreeDevice {
@@ -109,12 +87,6 @@ impl TreeDevice {
             put(at, &format!("gid_attrs/types/{index}"), "RoCE v2")?;
             let interface = self.interface.as_ref().unwrap_or(&self.name);
             put(at, &format!("gid_attrs/ndevs/{index}"), interface)?;
-        }
-        for counter in COUNTERS {
-            put(at, &format!("counters/{counter}"), "0")?;
-        }
-        for counter in HW_COUNTERS {
-            put(at, &format!("hw_counters/{counter}"), "0")?;
         }
         Ok(())
     }
