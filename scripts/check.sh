@@ -13,6 +13,7 @@
 #   lint, docs           clippy and rustdoc, without warnings
 #   msrv                 cargo check with the rust-version of Cargo.toml, where rustup has or can install it
 #   build, test          programs; all tests but the guest's
+#   package              the Debian package, built and tested (scripts/package.sh --test)
 #   wrap                 tests with every counter near its wrap
 #   guest                tests against soft-RoCE in the guest
 #   instructions         instruction counts, against those pinned
@@ -50,6 +51,8 @@ packages() {
     need_packages "to run RDMA programs in tests" ibverbs-utils perftest infiniband-diags ucx-utils
     need_packages "to count instructions" valgrind
     need_packages "to check shell scripts" shellcheck
+    need_packages "to set manual pages in tests" groff-base
+    need_packages "to build and test the Debian package" dpkg-dev lintian
     # The suppressions of sanitizers are names of functions.
     need_packages "to name functions in the reports of sanitizers" llvm
     command -v cargo >/dev/null || {
@@ -180,6 +183,11 @@ tests() {
     # Apart from the simulation, which takes every core: real processes answer in real time.
     step "tests of live ports"
     ROCE_NO_INSTALL=1 cargo test --workspace --locked --test main -- ports:: attack:: "${skips[@]}"
+}
+
+package() {
+    step "the Debian package"
+    scripts/package.sh --test
 }
 
 # The same tests with every counter a few steps before its wrap; roce/src/start.rs says which and how far.
@@ -343,6 +351,7 @@ all() {
     msrv
     build
     tests
+    package
     wrap
     guest
     instructions
@@ -357,7 +366,7 @@ all() {
 for name in "$@"; do
     case $name in
         all | quick | packages | format | shellcheck | commits | deny | image | lint | docs | msrv) ;;
-        build | test | wrap | guest | instructions | loom | asan | tsan | miri | fuzz | -h | --help) ;;
+        build | test | package | wrap | guest | instructions | loom | asan | tsan | miri | fuzz | -h | --help) ;;
         *)
             echo "check.sh: there is no step '$name'; see scripts/check.sh --help" >&2
             exit 2

@@ -106,7 +106,7 @@ impl DeviceArgs {
     /// Opens the device with other impairments.
     pub(crate) fn open_with(&self, faults: FaultConfig) -> anyhow::Result<Context> {
         let OptionArgs { progress, pcap, events, .. } = &self.options;
-        let events = events.as_deref().map(events::read).transpose()?.unwrap_or_default();
+        let events = events.as_deref().map(events::read).transpose()?.unwrap_or_default().plan().clone();
         let options = DeviceOptions {
             faults,
             events,

@@ -8,6 +8,7 @@ mod dump;
 mod events;
 mod exchange;
 mod lab;
+mod manual;
 mod output;
 mod perf;
 mod ping;
@@ -17,7 +18,7 @@ mod stat;
 
 use std::process::ExitCode;
 
-use clap::{Parser, Subcommand};
+use clap::{CommandFactory as _, Parser, Subcommand};
 use tracing_subscriber::EnvFilter;
 use tracing_subscriber::filter::LevelFilter;
 
@@ -34,7 +35,7 @@ struct Cli {
 
 /// Help on `--port`, at the end of a command's help.
 pub(crate) const PORTS: &str = "\
-Ports, KIND:TARGET[,key=value...]:
+Ports:
   memif:NAME, @NAME or PATH   shared memory between two processes; the first to come serves
   af_packet:INTERFACE         a kernel interface by packet sockets, shared with the kernel
   af_xdp:INTERFACE            a kernel interface by XDP sockets, path MTU up to 2048
@@ -63,6 +64,8 @@ enum Command {
     Dump(dump::DumpArgs),
     Doctor(doctor::DoctorArgs),
     Lab(lab::LabArgs),
+    Completions(manual::CompletionsArgs),
+    ManPages(manual::ManPagesArgs),
 }
 
 fn main() -> ExitCode {
@@ -78,6 +81,8 @@ fn main() -> ExitCode {
         Command::Stat(args) => stat::run(&args),
         Command::Doctor(args) => doctor::run(&args),
         Command::Lab(args) => lab::run(&args),
+        Command::Completions(args) => manual::completions(&args, &mut Cli::command()),
+        Command::ManPages(args) => manual::man_pages(&args, Cli::command()),
     };
     match result {
         Ok(code) => code,
@@ -91,7 +96,6 @@ fn main() -> ExitCode {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use clap::CommandFactory;
 
     /// Returns the error text for wrong usage; its exit status is clap's, 2.
     fn refusal(line: &str) -> String {

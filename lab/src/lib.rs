@@ -6,13 +6,11 @@
 //!   seeds      one experiment with several seeds, on all cores
 //!   rng        pseudo-random numbers from a seed
 //!   experiment experiments as TOML documents, and their results
-//!   impairment the TOML form of an impairment
 //!   report     results as CSV, JSON and HTML
 //! ```
 
 mod due;
 pub mod experiment;
-pub mod impairment;
 pub mod report;
 pub mod rng;
 pub mod seeds;

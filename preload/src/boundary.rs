@@ -55,8 +55,8 @@ impl From<OpenError> for Errno {
     }
 }
 
-/// Writes one line about a failed call to standard error, because a program that receives only an errno cannot name the
-/// cause.
+/// Writes one line to standard error: on a failed call, because a program that receives only an errno cannot name the
+/// cause, or on a device.
 pub(crate) fn explain(call: &str, error: impl std::fmt::Display) {
     eprintln!("roce: {call}: {error}");
 }

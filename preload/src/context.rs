@@ -4,10 +4,12 @@
 use std::mem::{offset_of, zeroed};
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::ptr;
+use std::sync::atomic::Ordering;
 use std::sync::{Mutex, OnceLock, PoisonError};
 
 use libc::c_int;
 use rustix::event::epoll::{self, CreateFlags, EventData, EventFlags};
+use verbs::packet_events::describe_outcome;
 use verbs::{Context, ContextObjects, DeviceAttr};
 use verbs_sys::{ibv_context, verbs_context};
 
@@ -49,6 +51,7 @@ impl ContextHandle {
         fill(&mut verbs);
         let (opened, opens) = (OnceLock::new(), Mutex::new(()));
         let handle = Box::into_raw(Box::new(ContextHandle { verbs, device, opened, opens, async_fd }));
+        device.contexts.fetch_add(1, Ordering::Relaxed);
         // SAFETY: the handle was just made.
         Ok(unsafe { &raw mut (*handle).verbs.context })
     }
@@ -88,6 +91,15 @@ impl ContextHandle {
         self.opened().map(Context::attr)
     }
 
+    /// Reports the outcomes of the packet events, if this is the last context of its device.
+    fn report_events(&self) {
+        let is_last = self.device.contexts.fetch_sub(1, Ordering::Relaxed) == 1;
+        let outcomes = self.if_opened().filter(|_| is_last).map(Context::event_outcomes).unwrap_or_default();
+        for (number, outcome) in (1..).zip(&outcomes) {
+            explain(self.device.name(), format_args!("event {number}: {}", describe_outcome(outcome)));
+        }
+    }
+
     pub(crate) fn async_fd(&self) -> impl AsFd + '_ {
         self.async_fd.as_fd()
     }
@@ -120,6 +132,7 @@ unsafe extern "C" fn ibv_close_device(context: *mut ibv_context) -> c_int {
     // SAFETY: the program passes an open context.
     match unsafe { ours(context) } {
         Some(handle) => status(|| {
+            handle.report_events();
             // SAFETY: the handle is a box of `ContextHandle::open`, and the program does not use the context again.
             drop(unsafe { Box::from_raw(ptr::from_ref(handle).cast_mut()) });
             Ok(())

@@ -3,6 +3,7 @@
 use std::cell::Cell;
 use std::collections::HashMap;
 use std::ffi::{CStr, c_char, c_int};
+use std::sync::atomic::AtomicUsize;
 use std::sync::{Mutex, OnceLock, PoisonError};
 use std::{mem, ptr};
 
@@ -25,6 +26,8 @@ pub(crate) struct DeviceHandle {
     pub(crate) description: Option<DeviceDescription>,
     /// EUI-64, in network byte order.
     pub(crate) guid: [u8; 8],
+    /// Number of open contexts.
+    pub(crate) contexts: AtomicUsize,
 }
 
 // SAFETY: `c` has pointers to functions and no other pointers, and nothing changes a device.
@@ -77,7 +80,7 @@ impl DeviceHandle {
         put_str(&mut c.dev_name, &format!("uverbs_roce{number}"));
         put_str(&mut c.dev_path, &format!("/sys/class/infiniband_verbs/uverbs_roce{number}"));
         put_str(&mut c.ibdev_path, &format!("/sys/class/infiniband/roce{number}"));
-        DeviceHandle { c, spec, options, description, guid }
+        DeviceHandle { c, spec, options, description, guid, contexts: AtomicUsize::new(0) }
     }
 
     pub(crate) fn as_ptr(&'static self) -> *mut ibv_device {

@@ -4,7 +4,7 @@ use std::mem::zeroed;
 use std::ptr;
 
 use libc::{c_int, c_uint};
-use verbs::{DeviceCaps, Gid, MAX_MESSAGE_BYTES, PathMtu};
+use verbs::{DeviceCaps, Gid, LinkRate, MAX_MESSAGE_BYTES, PathMtu};
 use verbs_sys::{
     _compat_ibv_port_attr, IBV_ATOMIC_NONE, IBV_DEVICE_RC_RNR_NAK_GEN, IBV_DEVICE_SYS_IMAGE_GUID,
     IBV_GID_TYPE_ROCE_V2, IBV_LINK_LAYER_ETHERNET, IBV_PORT_ACTIVE, IBV_PORT_DOWN, IBV_PORT_IP_BASED_GIDS,
@@ -24,9 +24,6 @@ const PKEY: u16 = 0xffff;
 /// `phys_state` (IBA 14.2.5.6).
 const PHYS_STATE_DISABLED: u8 = 3;
 const PHYS_STATE_LINK_UP: u8 = 5;
-/// `active_width` 4X and `active_speed` EDR: 100 Gbit/s. The rate of a port without a physical link is unknown.
-const WIDTH_4X: u8 = 2;
-const SPEED_EDR: u8 = 32;
 
 fn check_port(port_num: u8) -> Result<(), Errno> {
     if port_num == PORT { Ok(()) } else { Err(INVALID) }
@@ -88,7 +85,9 @@ fn port_attr(context: &ContextHandle) -> Result<ibv_port_attr, Errno> {
     attr.port_cap_flags = IBV_PORT_IP_BASED_GIDS;
     attr.max_msg_sz = MAX_MESSAGE_BYTES;
     attr.pkey_tbl_len = 1;
-    (attr.active_width, attr.active_speed) = (WIDTH_4X, SPEED_EDR);
+    // `active_speed_ex` of later headers stays 0, because every rate has a code in `active_speed`.
+    let rate = LinkRate::of_ethernet(device.speed_mbps);
+    (attr.active_width, attr.active_speed) = (rate.width_code(), rate.speed_code());
     attr.phys_state = if is_active { PHYS_STATE_LINK_UP } else { PHYS_STATE_DISABLED };
     attr.link_layer = IBV_LINK_LAYER_ETHERNET as u8;
     Ok(attr)
@@ -191,6 +190,31 @@ unsafe extern "C" fn ibv_query_port(
         Some(_) => unsafe { compat_query_port(context, port_num, attr) },
         None => next!(
             ibv_query_port(context: *mut ibv_context, port_num: u8, attr: *mut _compat_ibv_port_attr) -> c_int,
+            libc::ENOSYS
+        ),
+    }
+}
+
+/// Of rdma-core 62 and later: the speed of the link, in units of 100 Mbit/s.
+#[unsafe(no_mangle)]
+unsafe extern "C" fn ibv_query_port_speed(
+    context: *mut ibv_context,
+    port_num: u32,
+    speed: *mut u64,
+) -> c_int {
+    // SAFETY: the program passes a context.
+    match unsafe { ours(context) } {
+        Some(context) => status(|| {
+            check_port(u8::try_from(port_num).map_err(|_| INVALID)?)?;
+            let speed_mbps = context.attr()?.speed_mbps;
+            let in_hundreds = speed_mbps.map(|mbps| mbps.div_ceil(100));
+            let in_hundreds = in_hundreds.unwrap_or_else(|| LinkRate::of_ethernet(None).hundred_mbps());
+            // SAFETY: the program passes room for the speed.
+            unsafe { speed.write(in_hundreds.into()) };
+            Ok(())
+        }),
+        None => next!(
+            ibv_query_port_speed(context: *mut ibv_context, port_num: u32, speed: *mut u64) -> c_int,
             libc::ENOSYS
         ),
     }

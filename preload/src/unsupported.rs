@@ -72,8 +72,6 @@ unsupported! {
         ours(context).is_some(), object(|| Err(UNSUPPORTED)), ptr::null_mut();
     ibv_reg_mr_ex(pd: *mut ibv_pd, attr: *mut c_void) -> *mut ibv_mr,
         pd_of(pd).is_some(), object(|| Err(UNSUPPORTED)), ptr::null_mut();
-    ibv_query_port_speed(context: *mut ibv_context, port_num: u32, speed: *mut u64) -> c_int,
-        ours(context).is_some(), status(|| Err(UNSUPPORTED)), libc::ENOSYS;
     ibv_alloc_buf(pd: *mut ibv_pd, size: usize, buf: *mut *mut c_void) -> *mut c_void,
         pd_of(pd).is_some(), object(|| Err(UNSUPPORTED)), ptr::null_mut();
     ibv_reg_buf_mr(pd: *mut ibv_pd, buf: *mut c_void, addr: *mut c_void, length: usize, access: c_int) -> *mut ibv_mr,

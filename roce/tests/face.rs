@@ -29,6 +29,7 @@ const ALLOWED: &[(&str, &str)] = &[
     ("neighbour::gid::GidEntry", "result of `GidTable::get`"),
     ("neighbour::gid::GidTable", "result of `NeighbourConfig::gid_table`"),
     ("port::fault::FaultFrame", "`Port::Frame` of `Fault`"),
+    ("port::impairment::UnknownAction", "error of `Action::from_str`"),
     ("port::probability::ProbabilityError", "error of `Probability::from_str`"),
     ("qp::segment::Segment", "result of `segment`"),
     ("qp::state::AttrMask", "field of `ModifyError`"),

@@ -3,6 +3,7 @@
 mod attack;
 mod guest;
 mod live;
+mod package;
 mod ports;
 mod preload;
 mod scripts;

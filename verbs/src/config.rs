@@ -2,7 +2,6 @@
 //! options, and passes the configuration to the program and the program's children in an environment variable.
 
 use std::env;
-use std::fmt;
 use std::path::{Path, PathBuf};
 use std::process;
 use std::str::FromStr;
@@ -16,7 +15,9 @@ use roce::recovery::RecoveryScheme;
 use serde::{Deserialize, Serialize};
 
 use crate::options::{DeviceOptions, ProgressPolicy};
+use crate::packet_events::EventList;
 use crate::port::{PortKind, PortSpec, PortSpecError};
+use crate::text;
 
 /// Environment variable with the text of a [`ProcessConfig`].
 pub const CONFIG_VARIABLE: &str = "ROCE_CONFIG_TEXT";
@@ -92,6 +93,9 @@ pub struct ProcessConfig {
     pub eal: Vec<String>,
     /// Salt of the MACs of memif ports without the key `mac=` ([`ProcessConfig::devices`]); `None`: random MACs.
     pub mac_salt: Option<u32>,
+    /// Packet events of each device. The last key, as tables follow the other keys of a TOML document.
+    #[serde(rename = "event", skip_serializing_if = "EventList::is_empty")]
+    pub events: EventList,
 }
 
 impl Default for ProcessConfig {
@@ -108,12 +112,13 @@ impl Default for ProcessConfig {
             seed: 1,
             eal: Vec::new(),
             mac_salt: None,
+            events: EventList::default(),
         }
     }
 }
 
 /// Comments of the keys, in [`ProcessConfig::to_text`].
-const COMMENTS: [(&str, &str); 11] = [
+const COMMENTS: [(&str, &str); 12] = [
     ("ports", "Ports of the devices roce0, roce1 and so on: KIND:TARGET[,key=value...]."),
     ("recovery", "go-back-n, improved-go-back-n, or, if the peer has the same, selective-repeat[:WINDOW]."),
     (
@@ -128,6 +133,7 @@ const COMMENTS: [(&str, &str); 11] = [
     ("seed", "Seed of the random numbers of these impairments."),
     ("eal", "Further arguments of DPDK, for example [\"--no-huge\", \"-m\", \"512\"]."),
     ("mac_salt", "Salt of the MACs of memif ports without mac=; chosen by `roce run` for each program."),
+    ("[[event]]", "A packet event, as in the file of `roce ping --events`."),
 ];
 
 /// Reason why the configuration cannot be read.
@@ -228,6 +234,7 @@ impl ProcessConfig {
             eal: EalConfig { extra_args: self.eal.clone(), ..EalConfig::default() },
             congestion: self.congestion,
             progress: self.progress,
+            events: self.events.plan().clone(),
             ..DeviceOptions::default()
         }
     }
@@ -248,25 +255,6 @@ fn name_mac(name: &str) -> Mac {
 pub fn node_guid(port: &PortSpec, mac: Option<Mac>) -> [u8; 8] {
     let Mac([a, b, c, d, e, f]) = mac.unwrap_or_else(|| name_mac(&port.to_string()));
     [a ^ 2, b, c, 0xff, 0xfe, d, e, f]
-}
-
-/// Values that are written as text.
-mod text {
-    use super::{Deserialize, FromStr, fmt};
-    use serde::de::Error as _;
-    use serde::{Deserializer, Serializer};
-
-    pub(super) fn serialize<T: fmt::Display, S: Serializer>(value: &T, to: S) -> Result<S::Ok, S::Error> {
-        to.collect_str(value)
-    }
-
-    pub(super) fn deserialize<'de, T, D>(from: D) -> Result<T, D::Error>
-    where
-        T: FromStr<Err: fmt::Display>,
-        D: Deserializer<'de>,
-    {
-        String::deserialize(from)?.parse().map_err(D::Error::custom)
-    }
 }
 
 /// Probabilities, written as a number or as text.
@@ -307,14 +295,18 @@ mod tests {
     fn a_configuration_is_read_as_it_was_written_with_a_comment_for_each_key() {
         let text = "ports = [\"memif:@a,ip=10.0.0.1/24\", \"af_packet:eth1\"]\nrecovery = \"selective-repeat:128\"\n\
                     congestion = \"dcqcn\"\nprogress = \"app\"\npcap = \"/tmp/x\"\ndrop_chance = \"5 %\"\n\
-                    reorder_chance = 1\nseed = 7\neal = [\"--no-huge\"]\nmac_salt = 4294967295\n";
+                    reorder_chance = 1\nseed = 7\neal = [\"--no-huge\"]\nmac_salt = 4294967295\n\
+                    [[event]]\nqpn = 1\npsn = \"any\"\naction = \"delay\"\nmicros = 5\nopcode = \"acknowledge\"\n";
         let config = parse(text).unwrap();
         assert_eq!((config.drop_chance.value(), config.reorder_chance.value()), (0.05, 1.0));
         let written = config.to_text().unwrap();
         assert_eq!(parse(&written), Ok(config));
         let lines: Vec<&str> = written.lines().collect();
-        assert_eq!(lines.len(), 2 * COMMENTS.len(), "{written}");
-        assert!(lines.chunks(2).all(|pair| pair[0].starts_with("# ")), "{written}");
+        let events = lines.iter().position(|line| line.is_empty()).unwrap();
+        let (keys, event) = (&lines[..events], &lines[events + 1..]);
+        assert_eq!(keys.len(), 2 * (COMMENTS.len() - 1), "{written}");
+        assert!(keys.chunks(2).all(|pair| pair[0].starts_with("# ")), "{written}");
+        assert!(event[0].starts_with("# A packet event") && event[1] == "[[event]]", "{written}");
         assert_eq!(parse(""), Ok(ProcessConfig::default()));
     }
 

@@ -129,11 +129,12 @@ impl Context {
     /// GIDs are missing.
     pub fn attr(&self) -> DeviceAttr {
         let shared = self.shared();
-        let (driver, is_up) = if shared.is_of_this_process() {
+        let (driver, is_up, speed_mbps) = if shared.is_of_this_process() {
+            let speed_mbps = shared.speed_mbps();
             let control = shared.control();
-            (control.driver().to_owned(), control.is_up())
+            (control.driver().to_owned(), control.is_up(), speed_mbps)
         } else {
-            (String::new(), false)
+            (String::new(), false, None)
         };
         let driven = shared.try_inspect();
         // The MTU of a network interface of the kernel can change after the port was opened.
@@ -147,6 +148,7 @@ impl Context {
             mtu_bytes: caps.mtu_bytes,
             active_mtu: PathMtu::largest_for(caps.mtu_bytes),
             is_up,
+            speed_mbps,
             wakes_by: shared.wakes.as_ref().map(WakeSet::kind),
             gids: gids.map(|(index, entry)| (index, entry.gid)).collect(),
             caps: DeviceCaps::new(shared.limits),

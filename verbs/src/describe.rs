@@ -5,7 +5,7 @@ use roce::id::{Gid, Mac};
 
 use crate::attr::{DeviceAttr, DeviceCaps};
 use crate::error::OpenError;
-use crate::kernel::Interface;
+use crate::kernel::{Interface, speed_mbps};
 use crate::port::config::{
     check_keys, dedicated_mtu_bytes, dedicated_neighbour, interface_mtu_bytes, interface_neighbour,
 };
@@ -32,6 +32,8 @@ pub struct DeviceDescription {
     pub mtu_bytes: Option<usize>,
     /// Whether the link is up.
     pub is_up: Option<bool>,
+    /// Speed of the link in Mbit/s.
+    pub speed_mbps: Option<u32>,
     /// How the port wakes a thread that sleeps until a frame arrives: "rx interrupt", "eventfd", "socket", or "naps" if
     /// it cannot.
     pub wakes_by: Option<String>,
@@ -52,6 +54,7 @@ impl From<DeviceAttr> for DeviceDescription {
             mac: Some(attr.mac),
             mtu_bytes: Some(attr.mtu_bytes),
             is_up: Some(attr.is_up),
+            speed_mbps: attr.speed_mbps,
             wakes_by: Some(attr.wakes_by.map_or("naps".to_owned(), |kind| kind.to_string())),
             gids: attr.gids.into_iter().map(|(index, gid)| (index, Some(gid))).collect(),
             caps: attr.caps,
@@ -94,6 +97,7 @@ pub fn describe(spec: &PortSpec) -> Result<DeviceDescription, OpenError> {
         mac,
         mtu_bytes,
         is_up: interface.as_ref().map(|interface| interface.is_up && interface.has_carrier),
+        speed_mbps: interface.as_ref().and_then(speed_mbps),
         interface,
         wakes_by: None,
         gids: gids.collect(),

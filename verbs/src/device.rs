@@ -471,6 +471,14 @@ impl Shared {
         speed_mbps.map(|mbps| u64::from(mbps) * 1_000_000)
     }
 
+    /// Returns the speed of the link in Mbit/s, of a NIC or of the kernel's network interface; `None` if it is unknown.
+    pub(crate) fn speed_mbps(&self) -> Option<u32> {
+        match self.port.kind {
+            PortKind::Pci => self.control().speed_mbps(),
+            _ => self.control().interface_speed_mbps(),
+        }
+    }
+
     /// Returns the due warnings about growth of counters that should not grow (`watch.rs`).
     pub(crate) fn look_at_counters(&self, watch: &mut Watch) -> Vec<String> {
         let now = self.now();

@@ -20,6 +20,7 @@
 
 pub mod config;
 pub mod kernel;
+pub mod packet_events;
 pub mod port;
 pub mod stat;
 
@@ -37,6 +38,7 @@ mod inbox;
 mod limits;
 mod linger;
 mod link;
+mod link_rate;
 mod listeners;
 mod lock;
 mod memory;
@@ -54,6 +56,7 @@ mod sleep;
 mod slice;
 mod srq;
 mod stale;
+mod text;
 #[cfg(all(test, not(loom)))]
 mod threads;
 mod waiter;
@@ -67,6 +70,7 @@ pub use cq::Cq;
 pub use describe::{DeviceDescription, describe};
 pub use error::{Error, OpenError};
 pub use limits::{DESCRIPTORS_PER_DEVICE, TooFewDescriptors};
+pub use link_rate::LinkRate;
 pub use listeners::{AsyncEvent, CompletionEvent};
 pub use memory::UnusableMemory;
 pub use mr::{Mr, Pd};

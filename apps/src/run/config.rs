@@ -6,6 +6,7 @@ use anyhow::{Context as _, anyhow};
 use verbs::config::ProcessConfig;
 
 use super::args::RunArgs;
+use crate::events;
 
 /// Returns the configuration that the options, the file and the environment give, in this order of precedence.
 pub(super) fn effective(args: &RunArgs) -> anyhow::Result<ProcessConfig> {
@@ -29,9 +30,6 @@ pub(super) fn effective(args: &RunArgs) -> anyhow::Result<ProcessConfig> {
         ));
     }
     let options = &args.options;
-    if options.events.is_some() {
-        return Err(anyhow!("--events is for `roce ping` and `roce perf`; `roce run` has --drop-chance"));
-    }
     set(&mut config.recovery, args.schemes.recovery);
     set(&mut config.congestion, args.schemes.congestion);
     set(&mut config.progress, options.progress);
@@ -39,6 +37,7 @@ pub(super) fn effective(args: &RunArgs) -> anyhow::Result<ProcessConfig> {
     set(&mut config.reorder_chance, options.reorder_chance);
     set(&mut config.corrupt_chance, options.corrupt_chance);
     set(&mut config.seed, options.seed);
+    set(&mut config.events, options.events.as_deref().map(events::read).transpose()?);
     set(&mut config.pcap, options.pcap.clone().map(Some));
     config.eal.extend(args.eal.iter().cloned());
     Ok(config)

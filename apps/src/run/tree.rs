@@ -1,12 +1,12 @@
 //! The entries of devices in /sys/class/infiniband, /sys/class/infiniband_verbs and /dev/infiniband. The values are those
-//! that the library reports to the program.
+//! that the library reports to the program. Without `counters` and `hw_counters`, as the files do not change.
 
 use std::fs;
 use std::os::unix::fs::symlink;
 use std::path::Path;
 
 use verbs::config::node_guid;
-use verbs::{DeviceDescription, Gid, PortSpec};
+use verbs::{DeviceDescription, Gid, LinkRate, PortSpec};
 
 use super::namespace::{Overlays, bind};
 
@@ -20,28 +20,6 @@ const NODE: &str = "/dev/null";
 const VERBS_ABI: u32 = 6;
 /// `IB_PORT_IP_BASED_GIDS`.
 const PORT_CAPS: u32 = 1 << 26;
-/// Counters of a port that programs read without looking whether they exist. Their values stay 0: the counters of the
-/// stack are those of `roce stat`.
-const COUNTERS: [&str; 16] = [
-    "excessive_buffer_overrun_errors",
-    "link_downed",
-    "link_error_recovery",
-    "local_link_integrity_errors",
-    "multicast_rcv_packets",
-    "multicast_xmit_packets",
-    "port_rcv_constraint_errors",
-    "port_rcv_data",
-    "port_rcv_errors",
-    "port_rcv_packets",
-    "port_xmit_constraint_errors",
-    "port_xmit_data",
-    "port_xmit_discards",
-    "port_xmit_packets",
-    "port_xmit_wait",
-    "symbol_error",
-];
-const HW_COUNTERS: [&str; 4] =
-    ["duplicate_request", "local_ack_timeout_err", "out_of_sequence", "packet_seq_err"];
 
 /// A device as the tree shows it.
 pub(super) struct TreeDevice {
@@ -51,6 +29,7 @@ pub(super) struct TreeDevice {
     port: String,
     guid: [u8; 8],
     is_up: bool,
+    rate: LinkRate,
     /// The kernel's interface of the port.
     interface: Option<String>,
     gids: Vec<(usize, Option<Gid>)>,
@@ -64,6 +43,7 @@ impl TreeDevice {
             guid: node_guid(spec, description.mac),
             // The link of other ports is up while the peer's process is connected, and programs start before their peers.
             is_up: description.is_up.unwrap_or(true),
+            rate: LinkRate::of_ethernet(description.speed_mbps),
             interface: description.interface.is_some().then(|| spec.target.clone()),
             gids: description.gids.clone(),
         }
@@ -93,7 +73,7 @@ impl TreeDevice {
     fn write_port(&self, at: &Path) -> anyhow::Result<()> {
         put(at, "state", if self.is_up { "4: ACTIVE" } else { "1: DOWN" })?;
         put(at, "phys_state", if self.is_up { "5: LinkUp" } else { "3: Disabled" })?;
-        put(at, "rate", "100 Gb/sec (4X EDR)")?;
+        put(at, "rate", &self.rate.to_string())?;
         put(at, "link_layer", "Ethernet")?;
         put(at, "cap_mask", &format!("0x{PORT_CAPS:08x}"))?;
         put(at, "lid", "0x0")?;
@@ -107,12 +87,6 @@ impl TreeDevice {
             put(at, &format!("gid_attrs/types/{index}"), "RoCE v2")?;
             let interface = self.interface.as_ref().unwrap_or(&self.name);
             put(at, &format!("gid_attrs/ndevs/{index}"), interface)?;
-        }
-        for counter in COUNTERS {
-            put(at, &format!("counters/{counter}"), "0")?;
-        }
-        for counter in HW_COUNTERS {
-            put(at, &format!("hw_counters/{counter}"), "0")?;
         }
         Ok(())
     }

@@ -9,13 +9,12 @@ use netsim::workload::Cdf;
 use netsim::{LinkConfig, Pfc};
 use roce::congestion::CongestionScheme;
 use roce::mem::Access;
+use roce::port::impairment::Action;
 use roce::port::probability::Probability;
 use roce::qp::{ConnAttr, PathMtu};
 use roce::recovery::RecoveryScheme;
 use serde::{Deserialize, Deserializer, de};
 use toml::Value;
-
-use crate::impairment::Action;
 
 /// All parameters of a run except the seed.
 #[derive(Clone, Debug, Deserialize)]
@@ -312,6 +311,7 @@ pub enum Workload {
         /// Packets of the message.
         packets: u32,
         /// The kind of impairment.
+        #[serde(deserialize_with = "from_str")]
         action: Action,
         /// The delay in microseconds; for `delay` only.
         micros: Option<u64>,

@@ -1,5 +1,8 @@
 //! Impairments of a frame, at a port ([`Events`](super::events::Events)) or on a link of a simulated network.
 
+use std::fmt;
+use std::str::FromStr;
+
 use crate::wire::eth::{ETHERTYPE_IPV4, ETHERTYPE_IPV6, ETHERTYPE_VLAN};
 use crate::wire::ipv4::{self, Ipv4Header};
 use crate::wire::{EthHeader, VlanTag};
@@ -53,6 +56,102 @@ impl Impairment {
             }
             _ => Ok(()),
         }
+    }
+}
+
+/// Kind of an [`Impairment`], by its name in files.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Action {
+    /// [`Impairment::Drop`].
+    Drop,
+    /// [`Impairment::CORRUPT_ICRC`].
+    Corrupt,
+    /// [`Impairment::MarkCe`].
+    MarkCe,
+    /// [`Impairment::Duplicate`].
+    Duplicate,
+    /// [`Impairment::Delay`].
+    Delay,
+    /// [`Impairment::Reorder`].
+    Reorder,
+}
+
+/// Actions by name; the first name of an action is the name that [`Action`] is printed with.
+const ACTIONS: [(&str, Action); 7] = [
+    ("drop", Action::Drop),
+    ("corrupt", Action::Corrupt),
+    ("ecn", Action::MarkCe),
+    ("mark-ce", Action::MarkCe),
+    ("duplicate", Action::Duplicate),
+    ("delay", Action::Delay),
+    ("reorder", Action::Reorder),
+];
+
+/// Error of parsing an [`Action`]: an unknown name.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("unknown variant `{name}`, expected one of {}", ACTIONS.map(|(name, _)| format!("`{name}`")).join(", "))]
+pub struct UnknownAction {
+    name: String,
+}
+
+impl FromStr for Action {
+    type Err = UnknownAction;
+
+    fn from_str(name: &str) -> Result<Self, Self::Err> {
+        let known = ACTIONS.iter().find(|(known, _)| *known == name);
+        known.map(|(_, action)| *action).ok_or_else(|| UnknownAction { name: name.to_owned() })
+    }
+}
+
+impl fmt::Display for Action {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let named = ACTIONS.iter().find(|(_, action)| action == self);
+        f.write_str(named.map_or("", |(name, _)| name))
+    }
+}
+
+impl From<Impairment> for Action {
+    fn from(impairment: Impairment) -> Self {
+        match impairment {
+            Impairment::Drop => Action::Drop,
+            Impairment::Corrupt { .. } => Action::Corrupt,
+            Impairment::MarkCe => Action::MarkCe,
+            Impairment::Duplicate => Action::Duplicate,
+            Impairment::Delay { .. } => Action::Delay,
+            Impairment::Reorder { .. } => Action::Reorder,
+        }
+    }
+}
+
+impl Action {
+    /// Returns the impairment of this kind: `micros` is the time of a delay in microseconds, `behind` the number of
+    /// later frames that overtake a reordered frame.
+    ///
+    /// # Errors
+    /// A number is missing, is of another action, or is out of its range.
+    pub fn impairment(self, micros: Option<u64>, behind: Option<u32>) -> Result<Impairment, &'static str> {
+        if micros.is_some() && self != Action::Delay {
+            return Err("micros goes with action = \"delay\" alone");
+        }
+        if behind.is_some() && self != Action::Reorder {
+            return Err("behind goes with action = \"reorder\" alone");
+        }
+        let impairment = match self {
+            Action::Drop => Impairment::Drop,
+            Action::Corrupt => Impairment::CORRUPT_ICRC,
+            Action::MarkCe => Impairment::MarkCe,
+            Action::Duplicate => Impairment::Duplicate,
+            Action::Delay => {
+                let micros = micros.ok_or("action = \"delay\" needs micros, as micros = 50")?;
+                Impairment::Delay { nanos: micros.saturating_mul(1000) }
+            }
+            Action::Reorder => {
+                let behind_pkts = behind.ok_or("action = \"reorder\" needs behind, as behind = 3")?;
+                Impairment::Reorder { behind_pkts }
+            }
+        };
+        impairment.check()?;
+        Ok(impairment)
     }
 }
 
@@ -220,5 +319,50 @@ mod tests {
         assert_eq!((frame[15], frame[33]), (3, 0xC6));
         disposition.add(Impairment::Drop, &mut frame, len_bytes);
         assert_eq!(disposition, Disposition { is_dropped: true, ..expected });
+    }
+
+    /// Returns the impairment of an action and its numbers.
+    fn read(name: &str, micros: Option<u64>, behind: Option<u32>) -> Result<Impairment, String> {
+        let action: Action = name.parse().map_err(|error: UnknownAction| error.to_string())?;
+        assert_eq!(action.to_string().parse(), Ok(action));
+        Ok(action.impairment(micros, behind)?)
+    }
+
+    #[test]
+    fn each_action_is_an_impairment() {
+        for (name, micros, behind, impairment) in [
+            ("drop", None, None, Impairment::Drop),
+            ("corrupt", None, None, Impairment::Corrupt { bit: -25 }),
+            ("mark-ce", None, None, Impairment::MarkCe),
+            ("ecn", None, None, Impairment::MarkCe),
+            ("duplicate", None, None, Impairment::Duplicate),
+            ("delay", Some(50), None, Impairment::Delay { nanos: 50_000 }),
+            ("delay", Some(10_000_000), None, Impairment::Delay { nanos: 10_000_000_000 }),
+            ("reorder", None, Some(3), Impairment::Reorder { behind_pkts: 3 }),
+        ] {
+            assert_eq!(read(name, micros, behind), Ok(impairment), "{name}");
+            assert_eq!(Action::from(impairment), name.parse().unwrap());
+        }
+    }
+
+    #[test]
+    fn a_wrong_action_or_number_is_told_what_is_needed() {
+        for (name, micros, behind, said) in [
+            ("explode", None, None, "unknown variant `explode`, expected one of `drop`, `corrupt`, "),
+            ("explode", None, None, "`ecn`"),
+            ("explode", None, None, "`mark-ce`"),
+            ("drop", Some(1), None, "micros goes with action = \"delay\" alone"),
+            ("delay", Some(1), Some(1), "behind goes with action = \"reorder\" alone"),
+            ("delay", None, None, "needs micros, as micros = 50"),
+            ("reorder", None, None, "needs behind, as behind = 3"),
+            ("delay", Some(0), None, "needs some time"),
+            ("delay", Some(10_000_001), None, "at most 10 seconds"),
+            ("delay", Some(9_000_000_000_000_000_000), None, "at most 10 seconds"),
+            ("reorder", None, Some(0), "1 to 1024"),
+            ("reorder", None, Some(1025), "1 to 1024"),
+        ] {
+            let error = read(name, micros, behind).unwrap_err();
+            assert!(error.contains(said), "{name}: {error}");
+        }
     }
 }

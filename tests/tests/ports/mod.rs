@@ -1,5 +1,6 @@
 //! Real processes over real ports: `cargo test -p tests ports`.
 
+mod ci;
 mod command;
 mod exchange;
 mod fork;

@@ -65,7 +65,7 @@ fn devices_are_listed_with_one_guid_by_library_and_file_system() {
 
     // The shell is replaced by the program, whose MAC therefore is that of the tree.
     let script = "cd /sys/class/infiniband/roce0 && cat node_guid ports/1/gids/0 ports/1/gid_attrs/types/0 && \
-                  test -c /dev/infiniband/uverbs_roce0 && exec ibv_devinfo -v";
+                  ! test -e ports/1/counters && test -c /dev/infiniband/uverbs_roce0 && exec ibv_devinfo -v";
     let output = finish(&mut launch(&side, "", &["sh", "-c", script])).expect_success("ibv_devinfo");
     let lines: Vec<&str> = output.stdout.lines().map(str::trim).collect();
     let value = |key: &str| {
@@ -88,6 +88,30 @@ fn an_interface_is_listed_with_its_addresses_and_link() {
     let lines: Vec<&str> = output.stdout.lines().collect();
     assert_eq!(lines[..2], ["0000:0000:0000:0000:0000:ffff:0a00:0001", "v0"], "{output:?}");
     assert!(output.stdout.contains("::ffff:10.0.0.1"), "{output:?}");
+}
+
+/// The speed of a veth is 10 Gbit/s. /sys has only the interfaces of the network namespace in which it was mounted.
+#[test]
+fn the_rate_of_a_port_is_that_of_its_link() {
+    let _turn = turn();
+    let [near, _far] = veth("af_packet", 1500);
+    let [local, _] = memif("run-rate");
+    let inside = "cat /sys/class/infiniband/roce0/ports/1/rate && exec ibv_devinfo -v";
+    let mut of_veth = near.command(Path::new("unshare"));
+    let script = "mount -t sysfs sysfs /sys && exec \"$0\" run --port \"$1\" -- sh -c \"$2\"";
+    of_veth.args(["--mount", "sh", "-c", script]).arg(roce()).args([&near.port, inside]);
+    let of_memif = launch(&local, "", &["sh", "-c", inside]);
+    for (mut command, [rate, width, speed]) in [
+        (of_veth, ["10 Gb/sec (1X FDR10)", "1X (1)", "10.0 Gbps (8)"]),
+        (of_memif, ["100 Gb/sec (4X EDR)", "4X (2)", "25.0 Gbps (32)"]),
+    ] {
+        let output = finish(&mut command).expect_success("ibv_devinfo");
+        assert_eq!(output.stdout.lines().next(), Some(rate), "{output:?}");
+        for (key, value) in [("active_width:", width), ("active_speed:", speed)] {
+            let line = output.stdout.lines().find(|line| line.trim().starts_with(key)).unwrap_or_default();
+            assert!(line.ends_with(value), "{value}: {output:?}");
+        }
+    }
 }
 
 #[test]
@@ -130,6 +154,29 @@ fn io_demo_of_ucx_runs_over_memif() {
     };
     assert_eq!(client.stdout.lines().filter_map(operations).sum::<u32>(), 200, "{client:?}");
     drop(server);
+}
+
+#[test]
+fn events_impair_single_packets_of_a_program_and_are_reported() {
+    let _turn = turn();
+    let sides = memif("run-events");
+    let directory = crate::live::shared_dir();
+    let file = directory.path().join("events.toml");
+    let events =
+        "[[event]]\nqpn = 1\npsn = 5\naction = \"drop\"\n[[event]]\nqpn = 9\npsn = 1\naction = \"drop\"\n";
+    std::fs::write(&file, events).expect("the directory is writable");
+    let options = format!("--events {}", file.display());
+    let [_, client] = both(&sides, "localhost", 18645, &options, "ib_write_bw -n 200 -F -x 0");
+    let line = |event: &str| client.stderr.lines().find(|line| line.starts_with(event)).unwrap_or_default();
+    let fired = line("roce: roce0: event 1: drop, qpn 1, request psn 5, iter 1 at ");
+    assert!(fired.contains("RDMA WRITE MIDDLE") && fired.contains("retransmitted"), "{client:?}");
+    let missed = line("roce: roce0: event 2: drop, qpn 9, request psn 1, iter 1 never happened");
+    assert!(missed.contains("sent no such packet"), "{client:?}");
+
+    std::fs::write(&file, events.replacen("drop", "explode", 1)).expect("the directory is writable");
+    let mut here = Command::new(roce());
+    let wrong = finish(here.args(["run", "--port", "memif:@x", "--events"]).arg(&file).args(["--", "true"]));
+    assert!(!wrong.status.success() && wrong.stderr.contains("unknown variant `explode`"), "{wrong:?}");
 }
 
 #[test]

@@ -14,6 +14,7 @@ mod guard;
 mod interface;
 mod neighbours;
 mod netlink;
+mod speed;
 mod watch;
 
 pub use error::KernelError;
@@ -21,6 +22,7 @@ pub use filter::ROCE_FILTER;
 pub use guard::PortGuard;
 pub use interface::Interface;
 pub use neighbours::KernelNeighbours;
+pub(crate) use speed::speed_mbps;
 pub use watch::{InterfaceChange, InterfaceWatch};
 
 #[cfg(test)]

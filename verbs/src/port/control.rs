@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 use dpdk_ffi::{EthPort, PortCounters, PortError, PortStats};
 
 use super::dpdk::DpdkPort;
-use crate::kernel::Interface;
+use crate::kernel::{Interface, speed_mbps};
 
 /// Control of a DPDK port: link, statistics, and the restart of a memif client. DPDK permits control, except the
 /// restart, while another thread receives and sends through the [`DpdkPort`].
@@ -17,6 +17,8 @@ pub struct PortControl {
     restarted_at: Option<Instant>,
     /// Whether the network interface of the kernel has a link; `None` on other ports.
     interface_is_up: Option<bool>,
+    /// Speed of the link of this interface, in Mbit/s.
+    interface_speed_mbps: Option<u32>,
 }
 
 /// Shortest interval between two restarts of a port: long enough for memif client and server to connect.
@@ -24,7 +26,7 @@ const RESTART_INTERVAL: Duration = Duration::from_millis(300);
 
 impl PortControl {
     pub(super) fn new(port: EthPort, restarts: bool) -> Self {
-        PortControl { port, restarts, restarted_at: None, interface_is_up: None }
+        PortControl { port, restarts, restarted_at: None, interface_is_up: None, interface_speed_mbps: None }
     }
 
     /// Returns the name of the DPDK driver.
@@ -38,14 +40,20 @@ impl PortControl {
         self.port.is_started() && self.interface_is_up.unwrap_or_else(|| self.port.link().is_up)
     }
 
-    /// Stores whether the network interface of the kernel is up and has a carrier.
+    /// Stores whether the network interface of the kernel is up and has a carrier, and the speed of its link.
     pub(crate) fn set_interface(&mut self, interface: &Interface) {
         self.interface_is_up = Some(interface.is_up && interface.has_carrier);
+        self.interface_speed_mbps = speed_mbps(interface);
     }
 
     /// Returns the speed of the link in Mbit/s, as the driver reports it; `None` if the driver reports none.
     pub(crate) fn speed_mbps(&self) -> Option<u32> {
         Some(self.port.link().speed_mbps).filter(|mbps| *mbps != 0 && *mbps != u32::MAX)
+    }
+
+    /// Returns the speed of the link of the kernel's network interface in Mbit/s; `None` if it is unknown.
+    pub(crate) fn interface_speed_mbps(&self) -> Option<u32> {
+        self.interface_speed_mbps
     }
 
     /// Returns the statistics of the driver, if it has any, and the port's own counters.

@@ -1,0 +1,62 @@
+//! The link speed of a network interface of the kernel.
+
+use std::fs;
+use std::path::Path;
+
+use super::Interface;
+
+/// Directory with an entry for each interface of the network namespace in which /sys was mounted.
+const INTERFACES: &str = "/sys/class/net";
+
+/// Returns the speed of the link in Mbit/s. `None` if the driver reports none, and if /sys shows another network
+/// namespace, whose interface of this name is another one.
+pub(crate) fn speed_mbps(interface: &Interface) -> Option<u32> {
+    read(Path::new(INTERFACES), interface)
+}
+
+fn read(interfaces: &Path, interface: &Interface) -> Option<u32> {
+    let value = |name: &str| fs::read_to_string(interfaces.join(&interface.name).join(name)).ok();
+    let is_same = value("ifindex")?.trim() == interface.index.to_string()
+        && value("address")?.trim().eq_ignore_ascii_case(&interface.mac.to_string());
+    // -1: unknown.
+    is_same.then(|| value("speed")?.trim().parse().ok()).flatten().filter(|mbps| *mbps > 0)
+}
+
+#[cfg(test)]
+mod tests {
+    use roce::id::Mac;
+
+    use super::*;
+
+    #[test]
+    fn the_speed_is_that_of_the_same_interface() {
+        let directory = std::env::temp_dir().join(format!("roce-speed-{}", std::process::id()));
+        let entry = directory.join("eth1");
+        fs::create_dir_all(&entry).unwrap();
+        let interface = Interface {
+            name: "eth1".to_owned(),
+            index: 7,
+            mac: Mac([2, 0, 0, 0, 0, 0xab]),
+            mtu_bytes: 1500,
+            is_up: true,
+            has_carrier: true,
+            addresses: Vec::new(),
+            gateway_v4: None,
+            gateway_v6: None,
+        };
+        for (index, address, speed, expected) in [
+            ("7", "02:00:00:00:00:ab", "25000", Some(25_000)),
+            ("7", "02:00:00:00:00:ab", "-1", None),
+            ("7", "02:00:00:00:00:ab", "0", None),
+            ("7", "02:00:00:00:00:aa", "25000", None),
+            ("8", "02:00:00:00:00:ab", "25000", None),
+        ] {
+            for (name, text) in [("ifindex", index), ("address", address), ("speed", speed)] {
+                fs::write(entry.join(name), format!("{text}\n")).unwrap();
+            }
+            assert_eq!(read(&directory, &interface), expected, "{index} {address} {speed}");
+        }
+        fs::remove_dir_all(&directory).unwrap();
+        assert_eq!(read(&directory, &interface), None);
+    }
+}
