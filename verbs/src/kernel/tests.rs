@@ -5,6 +5,7 @@ use std::net::{IpAddr, UdpSocket};
 use std::process::Command;
 use std::time::{Duration, Instant};
 
+use roce::engine::QpnPrefix;
 use roce::id::{Gid, Mac};
 use roce::neighbour::Resolution;
 
@@ -281,8 +282,10 @@ fn output(command: &str) -> String {
     String::from_utf8(output.stdout).unwrap()
 }
 
+/// Opens a port on v0 with the prefix of the QPNs 0x400000 to 0x43FFFF.
 fn open_v0() -> crate::port::Opened {
-    crate::port::open(&"af_packet:v0".parse().unwrap(), &dpdk_ffi::EalConfig::default()).unwrap()
+    let prefix = QpnPrefix::new(0x40 >> 2, 6).unwrap();
+    crate::port::open(&"af_packet:v0".parse().unwrap(), &dpdk_ffi::EalConfig::default(), prefix).unwrap()
 }
 
 #[test]
@@ -315,17 +318,20 @@ fn only_roce_packets_to_the_interface_reach_the_port() {
              ip -n peer neighbour replace 2001:db8::1 lladdr 02:00:00:00:00:0a dev v1 nud permanent",
         );
         let mut opened = open_v0();
+        // The sixth byte of a datagram is the first of the destination QPN.
         let send = |address: &str, port: u16| {
-            shell(&format!("ip netns exec peer bash -c 'echo {address} > /dev/udp/{address}/{port}'"));
+            let command = format!("echo QPN: @ {address} > /dev/udp/{address}/{port}");
+            shell(&format!("ip netns exec peer bash -c '{command}'"));
         };
-        // Frames that the filter drops: datagrams to another UDP port or host, ICMP echo, an ARP broadcast, a frame
-        // sent by v0.
+        // Frames that the filter drops: datagrams to another UDP port, host or process, ICMP echo, an ARP broadcast, a
+        // frame sent by v0.
+        shell("ip netns exec peer bash -c 'echo QPN: 0 > /dev/udp/10.9.0.1/4791'");
         send("10.9.0.1", 9);
         send("2001:db8::1", 9);
         send("10.9.0.50", 4791);
         shell("ip netns exec peer ping -c 1 -W 1 10.9.0.1 >/dev/null || true");
         shell("ip netns exec peer ping -c 1 -W 1 10.9.0.77 >/dev/null || true");
-        shell("bash -c 'echo out > /dev/udp/10.9.0.2/4791'");
+        shell("bash -c 'echo QPN: @ out > /dev/udp/10.9.0.2/4791'");
         // Frames that the filter accepts, sent last: a RoCE datagram over IPv4, and one over IPv6.
         send("10.9.0.1", 4791);
         send("2001:db8::1", 4791);
