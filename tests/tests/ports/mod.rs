@@ -10,6 +10,7 @@ mod link_changes;
 mod links;
 mod pairs;
 mod run;
+mod shared_interface;
 mod sleep;
 mod stat;
 mod stop;

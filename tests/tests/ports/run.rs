@@ -60,7 +60,7 @@ fn pingpongs(sides: &[Side; 2], host: &str, tcp_port: u16, programs: &[&str]) {
 }
 
 /// Runs programs of perftest. Both ends report a line with as many iterations as were requested.
-fn perftests(sides: &[Side; 2], host: &str, tcp_port: u16, options: &str, programs: &[&str]) {
+pub(super) fn perftests(sides: &[Side; 2], host: &str, tcp_port: u16, options: &str, programs: &[&str]) {
     for program in programs {
         let program = format!("{program} -n 200 -F -x {}", sides[0].gid_index);
         let [_, client] = both(sides, host, tcp_port, options, &program);

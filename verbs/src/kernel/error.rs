@@ -46,8 +46,9 @@ pub enum KernelError {
     },
     /// All QPN prefixes of the interface are leased.
     #[error(
-        "no QPN prefix of interface `{interface}` is free: each process that has the interface open as a port leases \
-         one of 63, or all as af_xdp; `ss -xap | grep roce-qpn-{index}-` lists the leases and their processes: end one"
+        "no QPN prefix of interface `{interface}` is free: there are 63, of which a process with an af_packet port \
+         leases one, and a process with an af_xdp port all; `ss -xap | grep roce-qpn-{index}-` lists the processes: \
+         end one"
     )]
     NoPrefix {
         /// Name of the interface.

@@ -248,10 +248,13 @@ fn the_guard_keeps_the_kernel_from_refusing_roce_packets() {
         send_both();
         wait_for("both are dropped", || (refused_and_dropped().1 == 2).then_some(()));
         assert_eq!(refused_and_dropped(), (2, 2));
-
-        drop((guard, second));
+        drop(guard);
         send_both();
-        wait_for("the kernel refuses both again", || (refused_and_dropped() == (4, 2)).then_some(()));
+        wait_for("the second guard drops both", || (refused_and_dropped() == (2, 4)).then_some(()));
+
+        drop(second);
+        send_both();
+        wait_for("the kernel refuses both again", || (refused_and_dropped() == (4, 4)).then_some(()));
     });
 }
 
