@@ -31,24 +31,23 @@
 #define PACKET_FANOUT_FLAG_UNIQUEID 0x2000
 #endif
 
-/* The filter of packet sockets that this thread binds; none if its length is 0. */
-static _Thread_local struct sock_fprog bound_filter;
+/* The filter of packet sockets that get a ring in this thread; none if its length is 0. */
+static _Thread_local struct sock_fprog ring_filter;
 
-/* The first socket that this thread has bound with the filter, until a second one joins it to a group; -1 if none. */
+/* The first socket that got the filter in this thread, until a second one joins it to a group; -1 if none. */
 static _Thread_local int lone_socket = -1;
 /* The number of their fanout group. */
 static _Thread_local int fanout_id;
 
 void shim_packet_filter(const void *instructions, uint16_t count)
 {
-	bound_filter.filter = (struct sock_filter *)(uintptr_t)instructions;
-	bound_filter.len = count;
+	ring_filter.filter = (struct sock_filter *)(uintptr_t)instructions;
+	ring_filter.len = count;
 	lone_socket = -1;
 	fanout_id = -1;
 }
 
 int shim_interface_ioctl(int fd, unsigned long request, ...);
-int shim_interface_bind(int fd, const struct sockaddr *address, socklen_t len);
 int shim_interface_setsockopt(int fd, int level, int option, const void *value, socklen_t len);
 
 int shim_interface_ioctl(int fd, unsigned long request, ...)
@@ -69,19 +68,18 @@ int shim_interface_ioctl(int fd, unsigned long request, ...)
 	return ioctl(fd, request, arg);
 }
 
-/* Attaches the filter before the bind, because until then a socket receives nothing: no frame passes unfiltered. */
-int shim_interface_bind(int fd, const struct sockaddr *address, socklen_t len)
+/* Attaches the filter before the socket gets its ring: a packet socket receives the frames of all interfaces from its
+ * creation on, and the kernel discards those that it received without a ring. */
+static int attach_filter(int fd)
 {
 	int on = 1;
 
-	if (bound_filter.len != 0) {
-		if (setsockopt(fd, SOL_SOCKET, SO_ATTACH_FILTER, &bound_filter, sizeof(bound_filter)) < 0)
-			return -1;
-		/* Until the port needs frames of other processes. Needs Linux 4.20; before, the filter alone drops outgoing
-		 * frames. */
-		setsockopt(fd, SOL_PACKET, PACKET_IGNORE_OUTGOING, &on, sizeof(on));
-	}
-	return bind(fd, address, len);
+	if (setsockopt(fd, SOL_SOCKET, SO_ATTACH_FILTER, &ring_filter, sizeof(ring_filter)) < 0)
+		return -1;
+	/* Until the port needs frames of other processes. Needs Linux 4.20; before, the filter alone drops outgoing
+	 * frames. */
+	setsockopt(fd, SOL_PACKET, PACKET_IGNORE_OUTGOING, &on, sizeof(on));
+	return 0;
 }
 
 static int join(int fd, int fanout)
@@ -111,7 +109,11 @@ static int join_fanout(int fd, int fanout)
 
 int shim_interface_setsockopt(int fd, int level, int option, const void *value, socklen_t len)
 {
-	if (bound_filter.len == 0 || level != SOL_PACKET || option != PACKET_FANOUT || len != sizeof(int))
+	if (ring_filter.len == 0 || level != SOL_PACKET)
 		return setsockopt(fd, level, option, value, len);
-	return join_fanout(fd, *(const int *)value);
+	if (option == PACKET_FANOUT && len == sizeof(int))
+		return join_fanout(fd, *(const int *)value);
+	if (option == PACKET_RX_RING && attach_filter(fd) < 0)
+		return -1;
+	return setsockopt(fd, level, option, value, len);
 }

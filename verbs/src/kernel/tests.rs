@@ -3,6 +3,7 @@
 
 use std::net::{IpAddr, UdpSocket};
 use std::process::Command;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use roce::engine::QpnPrefix;
@@ -346,6 +347,30 @@ fn only_roce_packets_to_the_interface_reach_the_port() {
         });
         let texts = frames.iter().map(|frame| format!("{:02x?}", frame.as_ref())).collect::<Vec<_>>();
         assert_eq!(frames.len(), 2, "{texts:#?}");
+    });
+}
+
+/// Until its bind, the socket of the driver receives the frames of all interfaces.
+#[test]
+fn no_frame_passes_the_filter_while_the_port_is_opened() {
+    in_namespace("no_frame_passes_the_filter_while_the_port_is_opened", || {
+        shell("ip link set lo up");
+        let (socket, is_over) = (UdpSocket::bind("127.0.0.1:0").unwrap(), AtomicBool::new(false));
+        std::thread::scope(|scope| {
+            let flood = || {
+                while !is_over.load(Ordering::Relaxed) {
+                    socket.send_to(b"to nobody", "127.0.0.2:9").unwrap();
+                }
+            };
+            scope.spawn(flood);
+            let received = || {
+                let (mut opened, mut frames) = (open_v0(), Vec::new());
+                roce::port::Port::rx_burst(&mut opened.port, &mut frames, 32)
+            };
+            let received: Vec<usize> = (0..4).map(|_| received()).collect();
+            is_over.store(true, Ordering::Relaxed);
+            assert_eq!(received, [0; 4]);
+        });
     });
 }
 
