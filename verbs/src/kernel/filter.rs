@@ -72,7 +72,7 @@ const fn jump(at: u8, code: u16, k: u32, yes: u8, no: u8) -> sock_filter {
 /// Received frames from `mac` are dropped: these are reflections of sent frames, which the program has accepted already.
 ///
 /// Without the program, the socket would receive a copy of every frame that the interface receives or sends.
-pub(crate) fn roce_filter(mac: Mac, prefix: QpnPrefix) -> [sock_filter; DROP as usize + 1] {
+pub fn roce_filter(mac: Mac, prefix: QpnPrefix) -> [sock_filter; DROP as usize + 1] {
     let [a, b, c, d, e, f] = mac.0;
     let (mac_high, mac_low) = (u32::from_be_bytes([a, b, c, d]), u32::from(u16::from_be_bytes([e, f])));
     // The prefix is in the high bits of the byte `DEST_QP`.

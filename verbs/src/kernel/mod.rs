@@ -19,7 +19,7 @@ mod netlink;
 mod watch;
 
 pub use error::KernelError;
-pub(crate) use filter::roce_filter;
+pub use filter::roce_filter;
 pub use guard::PortGuard;
 pub use interface::Interface;
 pub use lease::Lease;
