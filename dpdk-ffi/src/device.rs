@@ -189,8 +189,9 @@ impl Eal {
     }
 
     /// Attaches a device of the af_packet driver as [`Eal::attach_vdev`] does: its sockets receive only
-    /// frames that the classic BPF program `filter` accepts, and none that the interface sends. A build with
-    /// shared libraries ([`dpdk_sys::STATIC`] is false) cannot keep the driver from receiving all.
+    /// frames that the classic BPF program `filter` accepts, and until [`crate::EthQueue::exchange_sent`] none
+    /// that the interface sends. A build with shared libraries ([`dpdk_sys::STATIC`] is false) cannot keep the
+    /// driver from receiving all.
     ///
     /// # Errors
     /// As [`Eal::attach_vdev`].

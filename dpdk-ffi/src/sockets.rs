@@ -1,7 +1,7 @@
 //! The kernel's sockets behind the ports of kernel interfaces, whose drivers tell nobody their sockets.
 
 use std::fs;
-use std::os::fd::RawFd;
+use std::os::fd::{AsRawFd as _, BorrowedFd, RawFd};
 
 /// Returns the sockets of this process whose address family is `domain` and that are bound to an interface.
 fn sockets(domain: libc::c_int) -> Vec<RawFd> {
@@ -40,3 +40,18 @@ pub(crate) fn new_sockets<T>(domain: libc::c_int, make: impl FnOnce() -> T) -> (
     new.retain(|fd| !before.contains(fd));
     (made, new)
 }
+
+/// Makes the packet socket `fd` pass the frames that it sends to the other packet sockets of its interface, and receive
+/// the frames that these send, as far as its filter accepts them. Has no effect on another socket.
+pub(crate) fn exchange_sent(fd: BorrowedFd<'_>) {
+    // A frame that bypasses the queueing discipline is passed to no packet socket.
+    for option in [libc::PACKET_QDISC_BYPASS, PACKET_IGNORE_OUTGOING] {
+        let off: libc::c_int = 0;
+        let len = size_of_val(&off) as libc::socklen_t;
+        // SAFETY: an integer and its size. Linux before 4.20 refuses `PACKET_IGNORE_OUTGOING`, and does not need it.
+        unsafe { libc::setsockopt(fd.as_raw_fd(), libc::SOL_PACKET, option, (&raw const off).cast(), len) };
+    }
+}
+
+/// Option of packet sockets: receive no frames that the interface sends (linux/if_packet.h).
+const PACKET_IGNORE_OUTGOING: libc::c_int = 23;

@@ -118,14 +118,7 @@ const REDIRECTED: &[(&str, &[(&str, &str)])] = &[
     ("net_virtio", &[("rte_intr_instance_free", "shim_virtio_instance_free")]),
     // Sockets of vhost ports are to be accessible to their owner only.
     ("vhost", &[("bind", "shim_socket_bind")]),
-    (
-        "net_af_packet",
-        &[
-            ("ioctl", "shim_interface_ioctl"),
-            ("bind", "shim_interface_bind"),
-            ("setsockopt", "shim_interface_setsockopt"),
-        ],
-    ),
+    ("net_af_packet", &[("ioctl", "shim_interface_ioctl"), ("setsockopt", "shim_interface_setsockopt")]),
     (
         "net_af_xdp",
         &[

@@ -86,7 +86,7 @@ int shim_memif_close(int fd);
 /* Logs a line as a warning. */
 void shim_memif_warn(const char *line);
 
-/* Sets the classic BPF program of packet sockets that the af_packet driver binds in this thread from now on; none if
+/* Sets the classic BPF program of packet sockets that the af_packet driver opens in this thread from now on; none if
  * `count` is 0: see interface.c. The caller owns the program, which must live until the next call. */
 void shim_packet_filter(const void *instructions, uint16_t count);
 

@@ -24,7 +24,7 @@ use roce::queue::SrqId;
 use crate::drive::{Activity, Drive, DriveGuard, DriveLock};
 use crate::error::Error;
 use crate::fatal::Fatal;
-use crate::kernel::{Interface, KernelError, KernelNeighbours};
+use crate::kernel::{Interface, KernelError, KernelNeighbours, Lease};
 use crate::listeners::Listeners;
 use crate::lock::{relax, spin};
 use crate::options::ProgressPolicy;
@@ -113,6 +113,8 @@ pub(crate) struct SharedState {
     /// A duplicate of the descriptor of the kernel's changes, which is read with `kernel` locked; `None` if the port is
     /// dedicated.
     kernel_changes: Option<OwnedFd>,
+    /// Dropped after `driven`, whose port receives packets to the leased QPNs.
+    _lease: Option<Lease>,
 }
 
 /// Number of attempts of `drive_later` to lock the engine before the thread yields the processor.
@@ -218,7 +220,8 @@ impl DeviceCore {
         set
     }
 
-    /// If `dgid` is a GID of this device, makes the port receive the frames that the port sends to its own MAC.
+    /// If `dgid` is a GID of this device, makes the port receive the frames that the port, or another process on the same
+    /// interface, sends to the port's own MAC.
     pub(crate) fn prepare_path(&mut self, dgid: Gid) {
         if self.engine.neighbour().gids().find(dgid.ip()).is_some() {
             self.dpdk_mut().loop_back();
@@ -253,7 +256,7 @@ impl Shared {
     pub(crate) fn new(
         engine: Engine<LivePort>,
         clock: EngineClock,
-        (control, shared_interface): (PortControl, Option<SharedInterface>),
+        (control, shared_interface, lease): (PortControl, Option<SharedInterface>, Option<Lease>),
         port: PortSpec,
         limits: DeviceLimits,
         policy: ProgressPolicy,
@@ -293,6 +296,7 @@ impl Shared {
             policy,
             linger_nanos: AtomicU64::new(0),
             kernel_changes,
+            _lease: lease,
         })))
     }
 

@@ -41,6 +41,15 @@ pub enum OpenError {
         /// Limit of locked memory of the process, with its unit.
         memlock: String,
     },
+    /// Another process has the interface of an XDP port open as a port.
+    #[error(
+        "another process has interface `{interface}` open as a port, and an af_xdp port receives all frames of its \
+         queue: end that process, or open the interface as af_packet:{interface} in each process"
+    )]
+    XdpShared {
+        /// Name of the interface.
+        interface: String,
+    },
     /// The process may not have as many files open as a device needs.
     #[error(transparent)]
     TooFewDescriptors(#[from] TooFewDescriptors),

@@ -88,7 +88,8 @@ fn check(device: &Device, spec: &PortSpec, options: &DeviceOptions) -> Result<()
 
 fn open_device(spec: &PortSpec, options: &DeviceOptions) -> Result<Arc<Device>, OpenError> {
     TooFewDescriptors::check("a device", DESCRIPTORS_PER_DEVICE)?;
-    let opened = port::open(spec, &options.eal)?;
+    let opened = port::open(spec, &options.eal, options.qpn_prefix)?;
+    let qpn_prefix = opened.port.qpn_prefix();
     let clock = EngineClock::new();
     let wire = match &options.pcap {
         None => Wire::Bare(opened.port),
@@ -111,9 +112,9 @@ fn open_device(spec: &PortSpec, options: &DeviceOptions) -> Result<Arc<Device>, 
     config.congestion = options.congestion;
     config.notification = options.notification;
     config.source_checks = spec.source_checks;
-    config.qpn_prefix = options.qpn_prefix;
+    config.qpn_prefix = qpn_prefix;
     let engine = Engine::new(Events::new(Fault::new(wire, options.faults), options.events.clone()), config)?;
-    let control = (opened.control, opened.shared);
+    let control = (opened.control, opened.shared, opened.lease);
     let shared = Shared::new(engine, clock, control, spec.clone(), options.limits, options.progress)
         .map_err(|error| OpenError::System { what: "cannot make file descriptors to sleep on", error })?;
     let shared = Arc::new(shared);

@@ -28,7 +28,9 @@ pub(crate) enum GidRefusal {
     None,
     #[error("the peer's GID {0} is not the address of one interface: a connection leads to one")]
     NotUnicast(Gid),
-    #[error("the peer's GID {0} is one of this end: give each port an address of its own")]
+    #[error(
+        "the peer's GID {0} is one of this end, and the peer is not on this host: give each port an address of its own"
+    )]
     Own(Gid),
     /// On a kernel interface: an address other than that of the TCP connection.
     #[error(
@@ -52,7 +54,8 @@ pub(crate) enum GidRefusal {
 /// ```text
 ///   kernel interface (af_packet)              port with addresses of its own (memif, vhost, tap, pci, ...)
 ///     the TCP peer's address; or                the TCP peer's address; or
-///     both are of this host; or                 on the link: TCP takes another path and proves nothing
+///     both are of this host, and the GID        on the link: TCP takes another path and proves nothing
+///       may be that of this port; or            no address of this port
 ///     both are one neighbour's, by ARP
 /// ```
 pub(crate) fn check(gid: Gid, tcp_peer: IpAddr, any_gid: bool, reach: &impl Reach) -> Result<(), GidRefusal> {
@@ -62,11 +65,13 @@ pub(crate) fn check(gid: Gid, tcp_peer: IpAddr, any_gid: bool, reach: &impl Reac
     if !gid.is_unicast() {
         return Err(GidRefusal::NotUnicast(gid));
     }
-    if reach.is_own(gid) {
-        return Err(GidRefusal::Own(gid));
-    }
     // An IPv4 address received by an IPv6 socket is mapped (RFC 4291 section 2.5.5.2).
     let tcp_peer = tcp_peer.to_canonical();
+    if reach.is_own(gid) {
+        // Another process of this host may have the same interface open.
+        let is_shared = reach.has_kernel_addresses() && reach.is_of_this_host(tcp_peer);
+        return if is_shared { Ok(()) } else { Err(GidRefusal::Own(gid)) };
+    }
     if any_gid || gid.ip() == tcp_peer {
         return Ok(());
     }
@@ -122,13 +127,12 @@ mod tests {
     #[test]
     fn nobody_is_sent_to_who_is_no_single_other_interface() {
         for has_kernel_addresses in [false, true] {
-            for gid in
-                ["::", "0.0.0.0", "ff02::1", "239.1.1.1", "255.255.255.255", "127.0.0.1", "::1", "10.0.0.1"]
-            {
-                let host = Host { has_kernel_addresses };
+            let host = Host { has_kernel_addresses };
+            for gid in ["::", "0.0.0.0", "ff02::1", "239.1.1.1", "255.255.255.255", "127.0.0.1", "::1"] {
                 assert!(!is_accepted(&host, gid, "10.0.0.2", true), "{gid}");
                 assert!(!is_accepted(&host, gid, gid, false), "{gid}");
             }
+            assert!(!is_accepted(&host, "10.0.0.1", "10.0.0.2", true));
         }
     }
 
@@ -149,6 +153,10 @@ mod tests {
             ("10.0.1.1", "127.0.0.1", true),
             ("10.0.1.1", "192.168.0.1", true),
             ("10.0.0.2", "127.0.0.1", false),
+            // Another process on the same interface.
+            ("10.0.0.1", "10.0.0.1", true),
+            ("10.0.0.1", "::ffff:127.0.0.1", true),
+            ("fd00::1", "192.168.0.1", true),
         ] {
             assert_eq!(is_accepted(&host, gid, tcp_peer, false), accepted, "{gid} from {tcp_peer}");
             assert!(is_accepted(&host, gid, tcp_peer, true), "{gid} from {tcp_peer}");
@@ -163,5 +171,6 @@ mod tests {
         assert!(is_accepted(&host, "172.16.0.1", "172.16.0.1", false));
         assert!(!is_accepted(&host, "172.16.0.1", "127.0.0.1", false));
         assert!(is_accepted(&host, "172.16.0.1", "127.0.0.1", true));
+        assert!(!is_accepted(&host, "10.0.0.1", "127.0.0.1", true));
     }
 }

@@ -12,8 +12,8 @@ use roce::port::Port;
 use roce::psn::Psn;
 use roce::wire::{HeaderSpec, HeaderTemplate, Opcode, Packet, PacketSpec};
 use serde_json::json;
-use verbs::DeviceOptions;
 use verbs::port::{DpdkPort, Opened};
+use verbs::{DeviceOptions, QpnPrefix};
 
 use super::affinity::pin;
 use super::args::{RawArgs, USAGE};
@@ -35,7 +35,7 @@ const PATIENCE: Duration = Duration::from_secs(10);
 const FRAME_PATIENCE: Duration = Duration::from_secs(1);
 /// Polls of the port between two reads of the clock, while a frame is waited for.
 const LOOKS_PER_CLOCK: u32 = 4096;
-/// Destination of the frames, which is no queue pair.
+/// Destination of the frames, which is no queue pair. Has the QPN prefix 0 of 6 bits, with which the port is opened.
 const DEST_QP: Qpn = Qpn::new(0x11);
 const UDP_SOURCE_PORT: u16 = 0xC000;
 
@@ -72,7 +72,8 @@ pub(super) fn run(args: &RawArgs) -> anyhow::Result<ExitCode> {
 impl<'a> Raw<'a> {
     fn open(args: &'a RawArgs) -> anyhow::Result<Self> {
         let port = &args.device.port;
-        let mut opened = verbs::port::open(port, &DeviceOptions::default().eal)
+        let prefix = QpnPrefix::new(0, 6).context("a prefix of 6 bits")?;
+        let mut opened = verbs::port::open(port, &DeviceOptions::default().eal, prefix)
             .with_context(|| format!("cannot open port {port}"))?;
         if let Some(cpu) = args.peer.cpu {
             pin(cpu)?;

@@ -18,6 +18,7 @@ use crate::memif;
 use crate::mempool::Mempool;
 use crate::port_id::PortId;
 use crate::process;
+use crate::sockets::exchange_sent;
 
 /// Frames that a queue holds for a flush, at most.
 pub const TX_QUEUE_FRAMES: usize = 64;
@@ -326,15 +327,24 @@ impl EthQueue {
         self.queued.len > 0 && self.started && self.memif.as_ref().is_none_or(memif::Queue::is_connected)
     }
 
-    /// Moves the queued frames whose destination is the MAC `mac` to `taken`, in order. The others stay queued, in
-    /// order.
-    pub fn tx_take(&mut self, mac: [u8; 6], taken: &mut VecDeque<Mbuf>) {
+    /// On a port of the af_packet driver, makes the queue receive frames that other packet sockets send through the
+    /// interface, as far as the filter of [`crate::Eal::attach_filtered`] accepts them, and these sockets receive the
+    /// frames that the queue sends. Until then, neither is received, which saves the kernel a copy of each sent frame
+    /// for each socket. On other ports this has no effect.
+    pub fn exchange_sent(&self) {
+        if let Some(socket) = self.wake.fd() {
+            exchange_sent(socket);
+        }
+    }
+
+    /// Moves the queued frames for which `is_taken` returns true to `taken`, in order. The others stay queued, in order.
+    pub fn tx_take(&mut self, is_taken: impl Fn(&[u8]) -> bool, taken: &mut VecDeque<Mbuf>) {
         let count = std::mem::take(&mut self.queued.len);
         for index in 0..count {
             let Some(raw) = self.queued.mbufs.get(index).copied().and_then(NonNull::new) else { continue };
             // SAFETY: the first `count` entries were owned mbufs, and `queued.len` no longer counts this one.
             let frame = unsafe { Mbuf::from_raw(raw) };
-            if frame.data().first_chunk() == Some(&mac) {
+            if is_taken(frame.data()) {
                 taken.push_back(frame);
             } else {
                 // Written to this entry or an earlier one.

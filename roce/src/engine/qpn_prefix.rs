@@ -27,6 +27,16 @@ impl QpnPrefix {
         (bits <= PREFIX_BITS_MAX && value >> bits == 0).then_some(QpnPrefix { value, bits })
     }
 
+    /// Returns the value of the prefix: the high bits of the QPNs, shifted to the right.
+    pub fn value(self) -> u8 {
+        self.value
+    }
+
+    /// Returns the number of bits of the prefix, 0 to 6.
+    pub fn bits(self) -> u8 {
+        self.bits
+    }
+
     fn random_bits(self) -> u32 {
         QPN_BITS - u32::from(self.bits)
     }

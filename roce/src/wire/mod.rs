@@ -52,7 +52,7 @@ pub use ieth::Ieth;
 pub use ipv4::Ipv4Header;
 pub use ipv6::Ipv6Header;
 pub use opcode::{ExtHeader, Opcode, OpcodeInfo, Operation, Position, Transport};
-pub use packet::{IpInfo, Packet, ParseError};
+pub use packet::{IpInfo, Packet, ParseError, probable_dest_qp};
 pub use recveth::RecvEth;
 pub use reth::Reth;
 pub use sacketh::{SackEth, bitmap_words};
@@ -62,7 +62,7 @@ pub use xrceth::XrcEth;
 
 pub(crate) use eth::VlanTag;
 pub(crate) use immdt::ImmDt;
-pub(crate) use packet::{AddressPair, Fingerprint, probable_dest_qp};
+pub(crate) use packet::{AddressPair, Fingerprint};
 pub(crate) use template::{AddressSpec, AddressTemplate, QpFields};
 
 #[cfg(test)]

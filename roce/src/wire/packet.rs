@@ -348,9 +348,9 @@ const SHORTEST_FRAME: usize = EthHeader::LEN + Ipv4Header::LEN + SHORTEST_UDP;
 /// Length in bytes of the shortest IP payload of RoCE v2.
 const SHORTEST_UDP: usize = UdpHeader::LEN + Bth::LEN + ICRC_LEN;
 
-/// Returns the destination QPN of `frame` without a check that `frame` is a RoCE v2 packet. Callers must use the QPN
-/// only to prefetch state.
-pub(crate) fn probable_dest_qp(frame: &[u8]) -> Option<Qpn> {
+/// Returns the destination QPN of `frame` without a check that `frame` is a RoCE v2 packet; `None` if the frame is too
+/// short. Callers must use the QPN of a received frame only to prefetch state.
+pub fn probable_dest_qp(frame: &[u8]) -> Option<Qpn> {
     let (eth, rest) = frame.split_first_chunk()?;
     let (ethertype, rest) = match EthHeader::parse(eth).ethertype {
         ETHERTYPE_VLAN => {

@@ -12,7 +12,8 @@ const DIRECTORIES: [&str; 3] = ["/tmp", "/run", "/dev/shm"];
 
 /// Returns the files and directories below the directories for run-time files, and the names of UNIX sockets, that a
 /// process at either side sees. In the names of statistics sockets, the IDs of the running processes `pids` are
-/// replaced by PID, so that two lists with the same number of running processes are comparable.
+/// replaced by PID, and the leases of QPN prefixes, whose numbers are random, are counted for each side, so that two
+/// lists with the same number of running processes are comparable.
 pub(super) fn list(sides: &[Side; 2], pids: &[u32]) -> BTreeSet<String> {
     let mut names = BTreeSet::new();
     for side in sides {
@@ -24,9 +25,10 @@ pub(super) fn list(sides: &[Side; 2], pids: &[u32]) -> BTreeSet<String> {
         }
         let sockets = read(&proc.join("net/unix"));
         // Columns of proc_net_unix: the eighth is the name, if the socket has one.
-        names.extend(
-            sockets.lines().skip(1).filter_map(|line| line.split_whitespace().nth(7)).map(str::to_owned),
-        );
+        let sockets = sockets.lines().skip(1).filter_map(|line| line.split_whitespace().nth(7));
+        let (leases, others): (Vec<_>, Vec<_>) = sockets.partition(|name| name.starts_with("@roce-qpn-"));
+        names.extend(others.into_iter().map(str::to_owned));
+        names.extend((1..=leases.len()).map(|number| format!("lease {number} of {}", side.port)));
     }
     names.into_iter().map(|name| without_pid(&name, pids)).collect()
 }

@@ -22,7 +22,7 @@ enum Place {
     /// As the user who runs the tests.
     Here,
     /// In a network namespace.
-    Namespace(Namespace),
+    Namespace(Rc<Namespace>),
     /// In a network namespace with directories of its own, as an ordinary user.
     OrdinaryUserIn(Rc<Namespace>),
 }
@@ -36,6 +36,13 @@ impl Side {
             Place::Namespace(namespace) => namespace.command(program),
             Place::OrdinaryUserIn(namespace) => namespace.ordinary_user(program),
         }
+    }
+
+    /// Another end on the port of this one, which several processes can share.
+    pub(super) fn twin(&self) -> Side {
+        let Place::Namespace(namespace) = &self.place else { panic!("{} is of one process", self.port) };
+        let place = Place::Namespace(namespace.clone());
+        Side { place, port: self.port.clone(), gid_index: self.gid_index }
     }
 
     /// Brings `file` to the directory in which programs there lie, if they lie in one of their own. Returns its path
@@ -138,7 +145,7 @@ pub(super) fn veth_from(near: Namespace, kind: &str, mtu_bytes: usize) -> [Side;
     near.wait_up("t0");
     far.wait_up("t1");
     let side = |namespace, interface| Side {
-        place: Place::Namespace(namespace),
+        place: Place::Namespace(Rc::new(namespace)),
         port: format!("{kind}:{interface}"),
         gid_index: 1,
     };

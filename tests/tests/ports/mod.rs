@@ -12,6 +12,7 @@ mod links;
 mod pairs;
 mod programs;
 mod run;
+mod shared_interface;
 mod sleep;
 mod stat;
 mod stop;

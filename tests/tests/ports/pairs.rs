@@ -11,9 +11,9 @@ use crate::live::{End, Peer, Settings, capture_file, is_root, scenarios, turn};
 type Scenario = fn(&mut End, &mut End, &Settings);
 
 /// Frames lost, held back and damaged on the way, in both directions.
-const FAULTS: &[&str] = &["drop=0.03", "reorder=0.03", "corrupt=0.02"];
+pub(super) const FAULTS: &[&str] = &["drop=0.03", "reorder=0.03", "corrupt=0.02"];
 /// An ACK timeout of 34 ms, as there are timeouts to be waited for.
-fn impatient(path_mtu: PathMtu) -> Settings {
+pub(super) fn impatient(path_mtu: PathMtu) -> Settings {
     let conn = ConnAttr { path_mtu, timeout: 13, min_rnr_timer: 1, ..ConnAttr::default() };
     Settings { depth: 128, conn }
 }

@@ -43,7 +43,13 @@ pub(super) fn start_both(
 }
 
 /// Runs `program` at both ends, the second as the client of the first, which the second reaches as `host`.
-fn both(sides: &[Side; 2], host: &str, tcp_port: u16, options: &str, program: &str) -> [Output; 2] {
+pub(super) fn both(
+    sides: &[Side; 2],
+    host: &str,
+    tcp_port: u16,
+    options: &str,
+    program: &str,
+) -> [Output; 2] {
     // Both are waited for before either is judged, as one end's failure is seldom its own fault.
     let outputs = start_both(sides, host, tcp_port, options, program).map(|end| end.finish(TIMEOUT));
     for output in &outputs {

@@ -3,6 +3,8 @@
 use std::io;
 use std::net::IpAddr;
 
+use crate::limits::TooFewDescriptors;
+
 /// Reason why a network interface of the kernel cannot be used as a port, or why a destination cannot be resolved.
 #[derive(Debug, thiserror::Error)]
 pub enum KernelError {
@@ -42,6 +44,34 @@ pub enum KernelError {
         /// Number of the UDP port.
         port: u16,
     },
+    /// All QPN prefixes of the interface are leased.
+    #[error(
+        "no QPN prefix of interface `{interface}` is free: there are 63, of which a process with an af_packet port \
+         leases one, and a process with an af_xdp port all; `ss -xap | grep roce-qpn-{index}-` lists the processes: \
+         end one"
+    )]
+    NoPrefix {
+        /// Name of the interface.
+        interface: String,
+        /// Index of the interface.
+        index: u32,
+    },
+    /// Another process has leased a QPN prefix that this process needs.
+    #[error(
+        "another process has interface `{interface}` open as a port, with the QPN prefix {number} that this process \
+         needs; `ss -xap | grep roce-qpn-{index}-{number}` shows the process: end it, or leave out the prefix"
+    )]
+    PrefixTaken {
+        /// Name of the interface.
+        interface: String,
+        /// Index of the interface.
+        index: u32,
+        /// The 6 high bits of the QPNs.
+        number: u8,
+    },
+    /// The process may not have as many files open as the lease of QPNs needs.
+    #[error(transparent)]
+    TooFewDescriptors(#[from] TooFewDescriptors),
     /// The process lacks a privilege that the system call requires.
     #[error("not permitted to {doing}: {source}; run as root or with the capability CAP_NET_RAW")]
     Permission {

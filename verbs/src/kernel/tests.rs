@@ -3,8 +3,10 @@
 
 use std::net::{IpAddr, UdpSocket};
 use std::process::Command;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
+use roce::engine::QpnPrefix;
 use roce::id::{Gid, Mac};
 use roce::neighbour::Resolution;
 
@@ -247,10 +249,13 @@ fn the_guard_keeps_the_kernel_from_refusing_roce_packets() {
         send_both();
         wait_for("both are dropped", || (refused_and_dropped().1 == 2).then_some(()));
         assert_eq!(refused_and_dropped(), (2, 2));
-
-        drop((guard, second));
+        drop(guard);
         send_both();
-        wait_for("the kernel refuses both again", || (refused_and_dropped() == (4, 2)).then_some(()));
+        wait_for("the second guard drops both", || (refused_and_dropped() == (2, 4)).then_some(()));
+
+        drop(second);
+        send_both();
+        wait_for("the kernel refuses both again", || (refused_and_dropped() == (4, 4)).then_some(()));
     });
 }
 
@@ -281,8 +286,10 @@ fn output(command: &str) -> String {
     String::from_utf8(output.stdout).unwrap()
 }
 
+/// Opens a port on v0 with the prefix of the QPNs 0x400000 to 0x43FFFF.
 fn open_v0() -> crate::port::Opened {
-    crate::port::open(&"af_packet:v0".parse().unwrap(), &dpdk_ffi::EalConfig::default()).unwrap()
+    let prefix = QpnPrefix::new(0x40 >> 2, 6).unwrap();
+    crate::port::open(&"af_packet:v0".parse().unwrap(), &dpdk_ffi::EalConfig::default(), prefix).unwrap()
 }
 
 #[test]
@@ -315,17 +322,20 @@ fn only_roce_packets_to_the_interface_reach_the_port() {
              ip -n peer neighbour replace 2001:db8::1 lladdr 02:00:00:00:00:0a dev v1 nud permanent",
         );
         let mut opened = open_v0();
+        // The sixth byte of a datagram is the first of the destination QPN.
         let send = |address: &str, port: u16| {
-            shell(&format!("ip netns exec peer bash -c 'echo {address} > /dev/udp/{address}/{port}'"));
+            let command = format!("echo QPN: @ {address} > /dev/udp/{address}/{port}");
+            shell(&format!("ip netns exec peer bash -c '{command}'"));
         };
-        // Frames that the filter drops: datagrams to another UDP port or host, ICMP echo, an ARP broadcast, a frame
-        // sent by v0.
+        // Frames that the filter drops: datagrams to another UDP port, host or process, ICMP echo, an ARP broadcast, a
+        // frame sent by v0.
+        shell("ip netns exec peer bash -c 'echo QPN: 0 > /dev/udp/10.9.0.1/4791'");
         send("10.9.0.1", 9);
         send("2001:db8::1", 9);
         send("10.9.0.50", 4791);
         shell("ip netns exec peer ping -c 1 -W 1 10.9.0.1 >/dev/null || true");
         shell("ip netns exec peer ping -c 1 -W 1 10.9.0.77 >/dev/null || true");
-        shell("bash -c 'echo out > /dev/udp/10.9.0.2/4791'");
+        shell("bash -c 'echo QPN: @ out > /dev/udp/10.9.0.2/4791'");
         // Frames that the filter accepts, sent last: a RoCE datagram over IPv4, and one over IPv6.
         send("10.9.0.1", 4791);
         send("2001:db8::1", 4791);
@@ -337,6 +347,30 @@ fn only_roce_packets_to_the_interface_reach_the_port() {
         });
         let texts = frames.iter().map(|frame| format!("{:02x?}", frame.as_ref())).collect::<Vec<_>>();
         assert_eq!(frames.len(), 2, "{texts:#?}");
+    });
+}
+
+/// Until its bind, the socket of the driver receives the frames of all interfaces.
+#[test]
+fn no_frame_passes_the_filter_while_the_port_is_opened() {
+    in_namespace("no_frame_passes_the_filter_while_the_port_is_opened", || {
+        shell("ip link set lo up");
+        let (socket, is_over) = (UdpSocket::bind("127.0.0.1:0").unwrap(), AtomicBool::new(false));
+        std::thread::scope(|scope| {
+            let flood = || {
+                while !is_over.load(Ordering::Relaxed) {
+                    socket.send_to(b"to nobody", "127.0.0.2:9").unwrap();
+                }
+            };
+            scope.spawn(flood);
+            let received = || {
+                let (mut opened, mut frames) = (open_v0(), Vec::new());
+                roce::port::Port::rx_burst(&mut opened.port, &mut frames, 32)
+            };
+            let received: Vec<usize> = (0..4).map(|_| received()).collect();
+            is_over.store(true, Ordering::Relaxed);
+            assert_eq!(received, [0; 4]);
+        });
     });
 }
 

@@ -3,7 +3,9 @@
 use std::collections::VecDeque;
 
 use dpdk_ffi::{EthQueue, Mbuf, QueueSet, TX_QUEUE_FRAMES, WakeKind};
+use roce::engine::QpnPrefix;
 use roce::port::{Port, PortCaps};
+use roce::wire::probable_dest_qp;
 
 /// The data path of a DPDK port: all its queues, with the MAC and MTU that the engine reads ([`PortCaps`]).
 pub struct DpdkPort {
@@ -11,10 +13,13 @@ pub struct DpdkPort {
     caps: PortCaps,
     /// Bytes of all frames queued for the next burst to the driver.
     queued_bytes: usize,
+    /// Prefix of the QPNs of this port. On an interface that several processes share, packets to the port's own MAC and
+    /// to a QPN with another prefix are those of another process.
+    qpn_prefix: QpnPrefix,
     /// Whether this port receives the frames that it sends to its own MAC, as an RDMA NIC does. Set when a queue pair
-    /// is connected to a queue pair of the same device.
+    /// is connected to a queue pair of the same device, or of another process on the same interface.
     loops_back: bool,
-    /// Frames to the port's own MAC that were sent and not yet received.
+    /// Frames to the port itself that were sent and not yet received.
     looped: VecDeque<Mbuf>,
 }
 
@@ -31,8 +36,13 @@ pub(super) const LOOPED_MBUFS: usize = LOOPED_FRAMES_MAX + TX_QUEUE_FRAMES;
 const BURST_BYTES: usize = 32 << 10;
 
 impl DpdkPort {
-    pub(super) fn new(queues: QueueSet, caps: PortCaps) -> Self {
-        DpdkPort { queues, caps, queued_bytes: 0, loops_back: false, looped: VecDeque::new() }
+    pub(super) fn new(queues: QueueSet, caps: PortCaps, qpn_prefix: QpnPrefix) -> Self {
+        DpdkPort { queues, caps, qpn_prefix, queued_bytes: 0, loops_back: false, looped: VecDeque::new() }
+    }
+
+    /// Returns the prefix that the QPNs of a device on this port have.
+    pub fn qpn_prefix(&self) -> QpnPrefix {
+        self.qpn_prefix
     }
 
     /// Returns all queues, as start and stop of the port require.
@@ -66,15 +76,22 @@ impl DpdkPort {
         self.queues.first().is_tx_stalled()
     }
 
-    /// Returns whether frames were sent to the port's own MAC and not yet received.
+    /// Returns whether frames were sent to the port itself and not yet received.
     pub(crate) fn has_looped(&self) -> bool {
         !self.looped.is_empty()
     }
 
-    /// Makes the port receive, from now on, the frames that the port sends to its own MAC.
+    /// Makes the port receive, from now on, the frames that the port or, on a shared port, another process on the same
+    /// interface sends to the port's own MAC and to QPNs of the port.
     pub fn loop_back(&mut self) {
+        if self.loops_back {
+            return;
+        }
         self.loops_back = true;
         self.looped.reserve(LOOPED_MBUFS);
+        if self.qpn_prefix.bits() != 0 {
+            self.queues.iter_mut().for_each(|queue| queue.exchange_sent());
+        }
     }
 }
 
@@ -121,7 +138,13 @@ impl Port for DpdkPort {
     fn tx_flush(&mut self) {
         self.queued_bytes = 0;
         if self.loops_back {
-            self.queues.first_mut().tx_take(self.caps.mac.0, &mut self.looped);
+            let (mac, prefix) = (self.caps.mac.0, self.qpn_prefix);
+            // A frame without a QPN, for example ARP, is for this port.
+            let is_own = |frame: &[u8]| {
+                frame.first_chunk() == Some(&mac)
+                    && probable_dest_qp(frame).is_none_or(|qpn| prefix.contains(qpn))
+            };
+            self.queues.first_mut().tx_take(is_own, &mut self.looped);
         }
         self.queues.first_mut().tx_flush();
     }
@@ -136,7 +159,7 @@ mod tests {
     #[test]
     fn what_the_engine_keeps_leaves_enough_for_the_rings() {
         let spec = "eal:net_null1".parse().unwrap();
-        let mut port = open(&spec, &dpdk_ffi::EalConfig::default()).unwrap().port;
+        let mut port = open(&spec, &dpdk_ffi::EalConfig::default(), QpnPrefix::default()).unwrap().port;
         let mut kept = Vec::new();
         while kept.len() < RX_BURST_FRAMES {
             assert_ne!(port.rx_burst(&mut kept, RX_BURST_FRAMES), 0, "{} frames are kept", kept.len());
@@ -148,7 +171,7 @@ mod tests {
     #[test]
     fn no_frame_waits_for_more_than_a_burst() {
         let spec = "eal:net_null0".parse().unwrap();
-        let mut port = open(&spec, &dpdk_ffi::EalConfig::default()).unwrap().port;
+        let mut port = open(&spec, &dpdk_ffi::EalConfig::default(), QpnPrefix::default()).unwrap().port;
         // A burst ends with the frame that completes 32 KiB, or with the 64th frame.
         for (len_bytes, burst_frames) in [(1024, 32), (1025, 32), (1023, 33), (64, TX_QUEUE_FRAMES)] {
             for frame in 1..=burst_frames {

@@ -6,6 +6,8 @@ use dpdk_ffi::{
     DEFAULT_DESCRIPTORS, Device, Eal, EalConfig, EalError, HELD_MBUFS, Memory, Mempool, MempoolConfig,
     PortBuilder, PortError,
 };
+use libc::sock_filter;
+use roce::engine::QpnPrefix;
 use roce::engine::limits::RX_BURST_FRAMES;
 use roce::id::Mac;
 use roce::neighbour::{Mode, NeighbourConfig};
@@ -22,7 +24,9 @@ use super::memif;
 use super::spec::{PortKind, PortSpec};
 use super::vdev::vdev_name;
 use crate::error::OpenError;
-use crate::kernel::{InterfaceWatch, KernelNeighbours, PortGuard, ROCE_FILTER};
+use crate::kernel::{
+    Interface, InterfaceWatch, KernelError, KernelNeighbours, Lease, PortGuard, roce_filter,
+};
 use crate::stale;
 
 /// Number of mbufs in a thread's cache of the mbuf pool. A cache that has more than 1.5 times this number of mbufs
@@ -65,30 +69,56 @@ pub struct Opened {
     pub shared: Option<SharedInterface>,
     /// The network interface of the kernel on which the port is; `None` on other ports.
     pub interface: Option<InterfaceWatch>,
+    /// The lease of the QPNs of the port, which must be kept until the port is closed; `None` without such an interface.
+    pub lease: Option<Lease>,
 }
 
 /// Opens the port that `spec` names. If this process has not initialised DPDK yet, first initialises DPDK with `eal`.
 ///
+/// On an af_packet port, leases the prefix `qpn_prefix` of the interface's QPNs or, if it has no bits, a free prefix of 6
+/// bits. [`DpdkPort::qpn_prefix`] returns the prefix. The port receives packets to QPNs of this prefix only.
+///
 /// # Errors
 /// [`OpenError`] states the failure and the remedy.
-pub fn open(spec: &PortSpec, eal: &EalConfig) -> Result<Opened, OpenError> {
+pub fn open(spec: &PortSpec, eal: &EalConfig, qpn_prefix: QpnPrefix) -> Result<Opened, OpenError> {
     check_keys(spec)?;
     let eal = match Eal::init(eal) {
         Err(EalError::AlreadyInitialized) => Eal::get().ok_or(EalError::AlreadyInitialized)?,
         other => other?,
     };
-    if spec.kind.is_kernel_interface() { open_kernel_interface(eal, spec) } else { open_dedicated(eal, spec) }
+    match spec.kind.is_kernel_interface() {
+        true => open_kernel_interface(eal, spec, qpn_prefix),
+        false => open_dedicated(eal, spec, qpn_prefix),
+    }
 }
 
-fn open_kernel_interface(eal: Eal, spec: &PortSpec) -> Result<Opened, OpenError> {
+/// Leases QPNs of `interface` for a port. A port on XDP sockets receives all frames of its queue, so it leases all QPNs:
+/// no other process can have the interface open meanwhile.
+fn lease(spec: &PortSpec, interface: &Interface, qpn_prefix: QpnPrefix) -> Result<Lease, OpenError> {
+    if spec.kind != PortKind::AfXdp {
+        let is_given = qpn_prefix.bits() != 0;
+        return Ok(if is_given { Lease::of(interface, qpn_prefix)? } else { Lease::any(interface)? });
+    }
+    Lease::of(interface, QpnPrefix::default()).map_err(|error| match error {
+        KernelError::PrefixTaken { interface, .. } => OpenError::XdpShared { interface },
+        error => error.into(),
+    })
+}
+
+fn open_kernel_interface(eal: Eal, spec: &PortSpec, qpn_prefix: QpnPrefix) -> Result<Opened, OpenError> {
     let watch = InterfaceWatch::open(&spec.target)?;
     let interface = watch.interface();
     interface.require_up()?;
     let mtu_bytes = interface_mtu_bytes(spec, interface)?;
-    let device = attach(eal, spec)?;
+    let lease = lease(spec, interface, qpn_prefix)?;
+    let device = match spec.kind {
+        PortKind::AfPacket => attach_filtered(eal, spec, &roce_filter(interface.mac, lease.prefix()))?,
+        _ => attach(eal, spec)?,
+    };
+    let qpn_prefix = if spec.kind == PortKind::AfPacket { lease.prefix() } else { qpn_prefix };
     let caps = PortCaps { mac: interface.mac, mtu_bytes };
     let (port, queues) = builder(eal, spec)?.open(device).map_err(|error| open_error(spec, error))?;
-    let (port, mut control) = (DpdkPort::new(queues, caps), PortControl::new(port, false));
+    let (port, mut control) = (DpdkPort::new(queues, caps, qpn_prefix), PortControl::new(port, false));
     control.set_interface(interface);
     let neighbour = interface_neighbour(spec.kind, interface);
     let shared = match neighbour.mode {
@@ -98,7 +128,7 @@ fn open_kernel_interface(eal: Eal, spec: &PortSpec) -> Result<Opened, OpenError>
             Some(SharedInterface { neighbours: KernelNeighbours::open(interface)?, _guard: guard })
         }
     };
-    Ok(Opened { port, control, neighbour, shared, interface: Some(watch) })
+    Ok(Opened { port, control, neighbour, shared, interface: Some(watch), lease: Some(lease) })
 }
 
 /// Returns the `OpenError` for `error`, which the opening of a port returned. For an XDP port, adds the requirements of
@@ -112,16 +142,21 @@ fn open_error(spec: &PortSpec, error: PortError) -> OpenError {
     OpenError::Xdp { port: spec.to_string(), error: error.into(), memlock }
 }
 
-fn open_dedicated(eal: Eal, spec: &PortSpec) -> Result<Opened, OpenError> {
+fn open_dedicated(eal: Eal, spec: &PortSpec, qpn_prefix: QpnPrefix) -> Result<Opened, OpenError> {
     let has_interrupts = matches!(spec.kind, PortKind::VirtioUser | PortKind::Tap | PortKind::Pci);
-    if has_interrupts && let Ok(opened) = open_with(eal, spec, true) {
+    if has_interrupts && let Ok(opened) = open_with(eal, spec, qpn_prefix, true) {
         return Ok(opened);
     }
     // A device without enough interrupt vectors starts only without receive interrupts.
-    open_with(eal, spec, false)
+    open_with(eal, spec, qpn_prefix, false)
 }
 
-fn open_with(eal: Eal, spec: &PortSpec, rx_interrupts: bool) -> Result<Opened, OpenError> {
+fn open_with(
+    eal: Eal,
+    spec: &PortSpec,
+    qpn_prefix: QpnPrefix,
+    rx_interrupts: bool,
+) -> Result<Opened, OpenError> {
     let (device, is_memif_client) = match spec.kind {
         PortKind::Memif => memif::attach(eal, spec, BUFFER_BYTES)?,
         PortKind::Pci => (eal.attach_pci(&spec.target, &spec.driver_args.join(","))?, false),
@@ -141,9 +176,10 @@ fn open_with(eal: Eal, spec: &PortSpec, rx_interrupts: bool) -> Result<Opened, O
     let mac = spec.mac.unwrap_or(own_mac(spec.kind, port.info().mac));
     let mtu_bytes = dedicated_mtu_bytes(spec, has_mtu.then(|| usize::from(port.mtu_bytes())))?;
     let neighbour = dedicated_neighbour(spec, mac);
+    let port_caps = PortCaps { mac, mtu_bytes };
     let (port, control) =
-        (DpdkPort::new(queues, PortCaps { mac, mtu_bytes }), PortControl::new(port, is_memif_client));
-    Ok(Opened { port, control, neighbour, shared: None, interface: None })
+        (DpdkPort::new(queues, port_caps, qpn_prefix), PortControl::new(port, is_memif_client));
+    Ok(Opened { port, control, neighbour, shared: None, interface: None, lease: None })
 }
 
 /// Returns the MAC of a port whose device has the MAC `device`. On a tap, `device` is the MAC of the kernel's end, and
@@ -163,19 +199,22 @@ fn builder(eal: Eal, spec: &PortSpec) -> Result<PortBuilder, OpenError> {
     Ok(builder.queues(spec.queues))
 }
 
+/// Attaches the device of an af_packet port, which receives only frames that `filter` accepts.
+fn attach_filtered(eal: Eal, spec: &PortSpec, filter: &[sock_filter]) -> Result<Device, OpenError> {
+    let mut args = vec![
+        format!("iface={}", spec.target),
+        format!("framesz={BUFFER_BYTES}"),
+        "framecnt=512".to_owned(),
+        "blocksz=65536".to_owned(),
+    ];
+    args.extend(spec.driver_args.iter().cloned());
+    Ok(eal.attach_filtered(&vdev_name("net_af_packet"), &args.join(","), filter)?)
+}
+
 fn attach(eal: Eal, spec: &PortSpec) -> Result<Device, OpenError> {
     let target = &spec.target;
     let mut args = Vec::new();
     let driver = match spec.kind {
-        PortKind::AfPacket => {
-            args.extend([
-                format!("iface={target}"),
-                format!("framesz={BUFFER_BYTES}"),
-                "framecnt=512".to_owned(),
-                "blocksz=65536".to_owned(),
-            ]);
-            "net_af_packet"
-        }
         PortKind::AfXdp => {
             args.push(format!("iface={target}"));
             "net_af_xdp"
@@ -193,14 +232,13 @@ fn attach(eal: Eal, spec: &PortSpec) -> Result<Device, OpenError> {
             args.push(format!("iface={target}"));
             "net_tap"
         }
-        PortKind::Memif | PortKind::Pci | PortKind::Eal => {
+        PortKind::AfPacket | PortKind::Memif | PortKind::Pci | PortKind::Eal => {
             return Ok(eal.attach_vdev(target, &spec.driver_args.join(","))?);
         }
     };
     args.extend(spec.driver_args.iter().cloned());
     let (name, args) = (vdev_name(driver), args.join(","));
     Ok(match spec.kind {
-        PortKind::AfPacket => eal.attach_filtered(&name, &args, &ROCE_FILTER)?,
         PortKind::Vhost => {
             let path = Path::new(target);
             stale::replace(path, || eal.attach_vdev(&name, &args))??.with_file(path)
