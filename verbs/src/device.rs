@@ -115,6 +115,8 @@ pub(crate) struct SharedState {
     kernel_changes: Option<OwnedFd>,
     /// Dropped after `driven`, whose port receives packets to the leased QPNs.
     _lease: Option<Lease>,
+    /// Dropped last: exists until the port is closed.
+    pub(crate) alive: Arc<()>,
 }
 
 /// Number of attempts of `drive_later` to lock the engine before the thread yields the processor.
@@ -297,6 +299,7 @@ impl Shared {
             linger_nanos: AtomicU64::new(0),
             kernel_changes,
             _lease: lease,
+            alive: Arc::new(()),
         })))
     }
 

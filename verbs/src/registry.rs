@@ -4,7 +4,8 @@ use std::fs::File;
 use std::io::BufWriter;
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex, PoisonError, Weak};
-use std::time::{SystemTime, UNIX_EPOCH};
+use std::thread;
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use dpdk_ffi::{NoCancel, PerProcess};
 use roce::engine::{Engine, EngineConfig};
@@ -41,33 +42,48 @@ impl Drop for Device {
     }
 }
 
-/// A device, and its shared state. A queue or completion channel that still exists when the device is closed keeps the
-/// shared state, and therefore the port stays open.
+/// An open port, and its device. A queue or completion channel that still exists when the device is closed keeps the
+/// port open.
 struct Entry {
+    port: PortSpec,
     device: Weak<Device>,
-    shared: Weak<Shared>,
+    /// `SharedState::alive`.
+    alive: Weak<()>,
 }
 
 static DEVICES: PerProcess<Mutex<Vec<Entry>>> = PerProcess::new();
 
+/// Longest time for which `open` waits until another thread has closed the port.
+const CLOSE_MAX: Duration = Duration::from_secs(1);
+const CLOSE_POLL: Duration = Duration::from_millis(1);
+
 /// Returns the device of the port `spec`. If this process does not have the port open, opens the port first.
 pub(crate) fn open(spec: &PortSpec, options: &DeviceOptions) -> Result<Arc<Device>, OpenError> {
-    // `DEVICES` is locked while a port is opened, otherwise two threads could open the same port.
-    let mut devices = DEVICES.get().lock().unwrap_or_else(PoisonError::into_inner);
-    devices.retain(|entry| entry.shared.strong_count() > 0);
-    let is_same = |open: &PortSpec| (open.kind, &open.target) == (spec.kind, &spec.target);
-    let of_port = |entry: &&Entry| entry.shared.upgrade().is_some_and(|shared| is_same(&shared.port));
-    if let Some(entry) = devices.iter().find(of_port) {
-        let Some(device) = entry.device.upgrade() else {
+    let end = Instant::now() + CLOSE_MAX;
+    loop {
+        // `DEVICES` is locked while a port is opened, otherwise two threads could open the same port.
+        let mut devices = DEVICES.get().lock().unwrap_or_else(PoisonError::into_inner);
+        devices.retain(|entry| entry.alive.strong_count() > 0);
+        let is_same = |open: &PortSpec| (open.kind, &open.target) == (spec.kind, &spec.target);
+        let Some(entry) = devices.iter().find(|entry| is_same(&entry.port)) else {
+            let device = open_device(spec, options)?;
+            let alive = Arc::downgrade(&device.shared.alive);
+            devices.push(Entry { port: spec.clone(), device: Arc::downgrade(&device), alive });
+            return Ok(device);
+        };
+        let device = entry.device.upgrade();
+        // Without the lock, because the drop of a device takes long.
+        drop(devices);
+        if let Some(device) = device {
+            return check(&device, spec, options).map(|()| device);
+        }
+        if Instant::now() >= end {
             let reason = "its queues or completion channels are still in use: drop them first".to_owned();
             return Err(OpenError::Open { port: spec.to_string(), reason });
-        };
-        check(&device, spec, options)?;
-        return Ok(device);
+        }
+        // Another thread closes the port, or a queue keeps it open.
+        thread::sleep(CLOSE_POLL);
     }
-    let device = open_device(spec, options)?;
-    devices.push(Entry { device: Arc::downgrade(&device), shared: Arc::downgrade(&device.shared) });
-    Ok(device)
 }
 
 /// Checks that `device` can be shared by a context that is opened with `spec` and `options`.
@@ -228,6 +244,15 @@ mod tests {
         assert!(refused.as_ref().is_some_and(|error| error.contains("still in use")), "{refused:?}");
         drop(queue);
         open_default(&name).progress().unwrap();
+    }
+
+    #[test]
+    fn a_port_that_another_thread_closes_is_opened_again() {
+        let name = format!("memif:@verbs-reopened-{}", std::process::id());
+        thread::scope(|scope| {
+            let reopen = || (0..30).for_each(|_| open_default(&name).progress().unwrap());
+            (0..3).for_each(|_| drop(scope.spawn(reopen)));
+        });
     }
 
     #[test]
