@@ -13,6 +13,7 @@ use verbs_sys::{
 
 use crate::boundary::{Errno, INVALID, UNSUPPORTED, number, object, status};
 use crate::channel::{ChannelHandle, channel_of};
+use crate::clock::Timestamps;
 use crate::context::{ContextHandle, ours};
 use crate::events::Unacknowledged;
 use crate::handle::Place;
@@ -31,6 +32,8 @@ pub(crate) struct CqHandle {
     pub(crate) is_polled: AtomicBool,
     /// Completion that the functions of `ibv_cq_ex` read.
     pub(crate) current: Option<Cqe>,
+    /// Times at which the program polled this completion; zeros if the program requested no timestamps.
+    pub(crate) polled_at: Timestamps,
 }
 
 /// Attributes of a new completion queue.
@@ -76,6 +79,7 @@ impl CqHandle {
             channel,
             is_polled: AtomicBool::new(false),
             current: None,
+            polled_at: Timestamps::default(),
         };
         Ok(place.fill(handle))
     }

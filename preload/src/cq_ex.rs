@@ -7,10 +7,12 @@ use libc::{c_int, c_uint};
 use verbs::Cqe;
 use verbs_sys::{
     IBV_CQ_INIT_ATTR_MASK_FLAGS, IBV_CREATE_CQ_ATTR_IGNORE_OVERRUN, IBV_CREATE_CQ_ATTR_SINGLE_THREADED,
+    IBV_WC_EX_WITH_COMPLETION_TIMESTAMP, IBV_WC_EX_WITH_COMPLETION_TIMESTAMP_WALLCLOCK,
     IBV_WC_STANDARD_FLAGS, IBV_WC_WITH_IMM, ibv_context, ibv_cq_ex, ibv_cq_init_attr_ex, ibv_poll_cq_attr,
 };
 
 use crate::boundary::{UNSUPPORTED, object, status};
+use crate::clock::Timestamps;
 use crate::context::own;
 use crate::cq::{CqHandle, CqInit, wc_opcode, wc_status};
 
@@ -24,7 +26,8 @@ pub(crate) unsafe extern "C" fn create_cq_ex(
         let known_flags = IBV_CREATE_CQ_ATTR_SINGLE_THREADED | IBV_CREATE_CQ_ATTR_IGNORE_OVERRUN;
         let has_flags = attr.comp_mask & IBV_CQ_INIT_ATTR_MASK_FLAGS != 0;
         // A reader of a field that is not known here would be a null pointer, which the program calls.
-        if attr.wc_flags & !u64::from(IBV_WC_STANDARD_FLAGS) != 0
+        let timestamps = IBV_WC_EX_WITH_COMPLETION_TIMESTAMP | IBV_WC_EX_WITH_COMPLETION_TIMESTAMP_WALLCLOCK;
+        if attr.wc_flags & !u64::from(IBV_WC_STANDARD_FLAGS | timestamps) != 0
             || attr.comp_mask & !IBV_CQ_INIT_ATTR_MASK_FLAGS != 0
             || (has_flags && attr.flags & !known_flags != 0)
         {
@@ -52,6 +55,10 @@ pub(crate) unsafe extern "C" fn create_cq_ex(
         c.read_slid = Some(read_zero);
         c.read_sl = Some(read_zero_byte);
         c.read_dlid_path_bits = Some(read_zero_byte);
+        if attr.wc_flags & u64::from(timestamps) != 0 {
+            c.read_completion_ts = Some(read_completion_ts);
+            c.read_completion_wallclock_ns = Some(read_completion_wallclock_ns);
+        }
         Ok(ptr::from_mut(c))
     })
 }
@@ -71,6 +78,9 @@ unsafe fn advance(cq: *mut ibv_cq_ex) -> c_int {
                 (*cq).c.wr_id = cqe.wr_id;
                 (*cq).c.status = wc_status(cqe.status);
                 (*cq).current = Some(cqe);
+                if (*cq).c.read_completion_ts.is_some() {
+                    (*cq).polled_at = Timestamps::now();
+                }
             }
             0
         }
@@ -139,6 +149,16 @@ unsafe extern "C" fn read_qp_num(cq: *mut ibv_cq_ex) -> u32 {
 unsafe extern "C" fn read_wc_flags(cq: *mut ibv_cq_ex) -> c_uint {
     // SAFETY: see `read_opcode`.
     unsafe { read(cq, |cqe| if cqe.imm.is_some() { IBV_WC_WITH_IMM } else { 0 }) }
+}
+
+unsafe extern "C" fn read_completion_ts(cq: *mut ibv_cq_ex) -> u64 {
+    // SAFETY: see `read_opcode`.
+    unsafe { (*cq.cast::<CqHandle>()).polled_at.monotonic }
+}
+
+unsafe extern "C" fn read_completion_wallclock_ns(cq: *mut ibv_cq_ex) -> u64 {
+    // SAFETY: see `read_opcode`.
+    unsafe { (*cq.cast::<CqHandle>()).polled_at.realtime }
 }
 
 unsafe extern "C" fn read_zero(_: *mut ibv_cq_ex) -> u32 {

@@ -20,6 +20,7 @@ mod async_event;
 mod boundary;
 mod builder;
 mod channel;
+mod clock;
 mod config;
 mod context;
 mod cq;

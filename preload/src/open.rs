@@ -8,7 +8,7 @@ use crate::boundary::object;
 use crate::context::ContextHandle;
 use crate::device::ours;
 use crate::next::next;
-use crate::{cq, cq_ex, post, qp_create, query, srq, unsupported};
+use crate::{clock, cq, cq_ex, post, qp_create, query, srq, unsupported};
 
 /// Sets the functions that inline functions of verbs.h call.
 fn fill(verbs: &mut verbs_context) {
@@ -23,6 +23,7 @@ fn fill(verbs: &mut verbs_context) {
     ops.alloc_mw = Some(unsupported::alloc_mw);
     ops.bind_mw = Some(unsupported::bind_mw);
     ops.dealloc_mw = Some(unsupported::dealloc_mw);
+    verbs.query_rt_values = Some(clock::query_rt_values);
     verbs.query_port = Some(query::query_port);
     verbs.query_device_ex = Some(query::query_device_ex);
     verbs.create_cq_ex = Some(cq_ex::create_cq_ex);

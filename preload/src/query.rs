@@ -13,6 +13,7 @@ use verbs_sys::{
 };
 
 use crate::boundary::{Errno, INVALID, number, status};
+use crate::clock::CORE_CLOCK_KHZ;
 use crate::context::{ContextHandle, ours, own};
 use crate::device::has_link;
 use crate::next::next;
@@ -159,6 +160,7 @@ pub(crate) unsafe extern "C" fn query_device_ex(
         // SAFETY: the context's table of functions was used.
         attr_ex.orig_attr = device_attr(unsafe { own(context) }?)?;
         attr_ex.phys_port_cnt_ex = 1;
+        (attr_ex.completion_timestamp_mask, attr_ex.hca_core_clock) = (u64::MAX, CORE_CLOCK_KHZ);
         // SAFETY: the program passes room for `attr_size` bytes.
         unsafe { write_prefix(&attr_ex, attr, attr_size) };
         Ok(())

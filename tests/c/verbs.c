@@ -17,6 +17,7 @@
 #define DEPTH 64
 #define HALF 4096
 #define TIMEOUT_SECONDS 20
+#define NANOS 1000000000ULL
 
 #define CHECK(condition)                                                                                              \
     do {                                                                                                              \
@@ -409,13 +410,29 @@ static void fail_and_flush(struct end from, struct end to)
     CHECK(completion().status == IBV_WC_WR_FLUSH_ERR);
 }
 
+/* The clock of the device, which has the unit of timestamps. */
+static uint64_t clock_of_completions(void)
+{
+    struct ibv_device_attr_ex attr;
+    CHECK(!ibv_query_device_ex(context, NULL, &attr));
+    CHECK(attr.completion_timestamp_mask == UINT64_MAX && attr.hca_core_clock == NANOS / 1000);
+    struct ibv_values_ex values = { .comp_mask = IBV_VALUES_MASK_RAW_CLOCK };
+    CHECK(!ibv_query_rt_values_ex(context, &values));
+    return values.raw_clock.tv_sec * NANOS + values.raw_clock.tv_nsec;
+}
+
 static void read_fields(void)
 {
     struct ibv_cq_init_attr_ex attr = { .cqe = 4, .wc_flags = IBV_WC_STANDARD_FLAGS };
     struct ibv_cq_ex *extended = ibv_create_cq_ex(context, &attr);
     CHECK(extended && ibv_cq_ex_to_cq(extended)->cqe >= 4);
-    attr.wc_flags = IBV_WC_EX_WITH_COMPLETION_TIMESTAMP;
+    attr.wc_flags = IBV_WC_EX_WITH_CVLAN;
     FAILS(ibv_create_cq_ex(context, &attr), EOPNOTSUPP);
+    CHECK(!extended->read_completion_ts && !extended->read_completion_wallclock_ns);
+    CHECK(!ibv_destroy_cq(ibv_cq_ex_to_cq(extended)));
+    attr.wc_flags = IBV_WC_STANDARD_FLAGS | IBV_WC_EX_WITH_COMPLETION_TIMESTAMP
+        | IBV_WC_EX_WITH_COMPLETION_TIMESTAMP_WALLCLOCK;
+    CHECK((extended = ibv_create_cq_ex(context, &attr)));
     struct ibv_poll_cq_attr poll_attr = { 0 };
     CHECK(ibv_start_poll(extended, &poll_attr) == ENOENT);
     struct ibv_qp_init_attr init = { .send_cq = ibv_cq_ex_to_cq(extended), .recv_cq = ibv_cq_ex_to_cq(extended),
@@ -428,12 +445,17 @@ static void read_fields(void)
     CHECK(!ibv_post_recv(qp, &first, &bad));
     struct ibv_qp_attr to_err = { .qp_state = IBV_QPS_ERR };
     CHECK(!ibv_modify_qp(qp, &to_err, IBV_QP_STATE));
-    time_t end = time(NULL) + TIMEOUT_SECONDS;
+    uint64_t before = clock_of_completions();
+    time_t begin = time(NULL), end = begin + TIMEOUT_SECONDS;
     while (ibv_start_poll(extended, &poll_attr) == ENOENT)
         CHECK(time(NULL) < end);
+    uint64_t first_at = ibv_wc_read_completion_ts(extended);
+    CHECK(first_at >= before && first_at <= clock_of_completions());
+    CHECK((time_t)(ibv_wc_read_completion_wallclock_ns(extended) / NANOS) - begin <= TIMEOUT_SECONDS);
     CHECK(extended->wr_id == 41 && extended->status == IBV_WC_WR_FLUSH_ERR);
     CHECK(ibv_wc_read_qp_num(extended) == qp->qp_num && ibv_wc_read_vendor_err(extended) == 0);
     CHECK(!ibv_next_poll(extended) && extended->wr_id == 42);
+    CHECK(ibv_wc_read_completion_ts(extended) >= first_at);
     CHECK(ibv_next_poll(extended) == ENOENT);
     ibv_end_poll(extended);
     CHECK(ibv_destroy_cq(ibv_cq_ex_to_cq(extended)) == EBUSY);

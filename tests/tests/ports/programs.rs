@@ -10,7 +10,7 @@ use std::path::Path;
 use std::process::Command;
 
 use super::links::{Side, memif, veth};
-use super::run::{TIMEOUT, launch, start_both};
+use super::run::{TIMEOUT, start_both};
 use crate::live::{Output, Process, run, turn};
 
 /// Command lines of both ports.
@@ -51,7 +51,7 @@ const LOSSLESS: &str = "ib_send_bw -c UC -r 512 -n 200";
 
 /// Reliable connections of ibverbs-utils: a memif loses the last ACK if the process that sends it ends before its peer
 /// reads the ACK, and these programs end at once.
-const RELIABLE_PINGPONGS: [&str; 9] = [
+const RELIABLE_PINGPONGS: [&str; 10] = [
     "ibv_rc_pingpong -n 200",
     "ibv_rc_pingpong -c -n 200",
     "ibv_rc_pingpong -e -n 200",
@@ -60,11 +60,9 @@ const RELIABLE_PINGPONGS: [&str; 9] = [
     "ibv_rc_pingpong -c -m 2048 -s 100000 -n 200",
     "ibv_rc_pingpong -c -m 4096 -s 65536 -n 200",
     "ibv_rc_pingpong -N -c -n 200",
+    "ibv_rc_pingpong -t -n 200",
     "ibv_srq_pingpong -n 200",
 ];
-
-/// A command line that the program refuses before it has a connection: a device of ours has no clock of completions.
-const REFUSED: &str = "ibv_rc_pingpong -t";
 
 /// Rows of numbers that a program of perftest prints for its measurements.
 pub(super) fn rows(stdout: &str) -> Vec<Vec<&str>> {
@@ -155,15 +153,6 @@ fn row(sides: &[Side; 2], host: &str, tcp_port: u16, program: &'static str) -> R
     row
 }
 
-/// Runs a command line that ends before it connects, at one end.
-fn refused(side: &Side, program: &'static str) -> Row {
-    let words: Vec<&str> = program.split(' ').chain(["-g", "0", "-d", "roce0"]).collect();
-    let output = Process::start(&mut launch(side, "", &words)).finish(TIMEOUT);
-    let last = output.stderr.lines().last().unwrap_or_default();
-    let result = format!("exit status {}: {last}", output.status.code().unwrap_or_default());
-    Row { program, result, figure: String::new() }
-}
-
 /// Returns the command lines and results in the table of the document below the heading for `port`.
 fn documented(port: &str) -> Vec<(String, String)> {
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../docs/user/programs.md");
@@ -179,8 +168,7 @@ fn documented(port: &str) -> Vec<(String, String)> {
 
 /// Runs the command lines of a port, writes the table, and compares it with the document.
 fn check(port: &str, sides: &[Side; 2], host: &str, tcp_port: u16, programs: &[&'static str]) {
-    let mut rows = vec![refused(&sides[0], REFUSED)];
-    rows.extend(programs.iter().map(|program| row(sides, host, tcp_port, program)));
+    let rows: Vec<_> = programs.iter().map(|program| row(sides, host, tcp_port, program)).collect();
     let table: String = rows.iter().map(|row| row.line() + "\n").collect();
     let path = Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("programs-{port}.md"));
     let header = "| command line | result | figure |\n|---|---|---|\n";
