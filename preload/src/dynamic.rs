@@ -9,10 +9,11 @@
 //!                              and namespace (dlopen) and RTLD_NEXT (dlvsym) are those of the caller
 //! ```
 //!
-//! The jump is assembly for x86-64. On other targets these programs find the next libibverbs only.
+//! The jump is assembly for x86-64. On other targets, and under a sanitizer, whose runtime calls these functions before it
+//! is ready, these programs find the next libibverbs only.
 
 use std::ffi::{CStr, c_char, c_void};
-#[cfg(target_arch = "x86_64")]
+#[cfg(all(target_arch = "x86_64", not(sanitizer)))]
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::{mem, ptr};
@@ -23,7 +24,7 @@ type Dlopen = unsafe extern "C" fn(*const c_char, c_int) -> *mut c_void;
 
 /// Addresses of the next `dlopen` and `dlvsym`.
 static DLOPEN: AtomicUsize = AtomicUsize::new(0);
-#[cfg(target_arch = "x86_64")]
+#[cfg(all(target_arch = "x86_64", not(sanitizer)))]
 static DLVSYM: AtomicUsize = AtomicUsize::new(0);
 
 /// Stores the address of the next function `name` in `address` before its first use.
@@ -50,7 +51,7 @@ pub(crate) unsafe fn open_next(file: *const c_char, mode: c_int) -> *mut c_void 
 }
 
 /// Returns whether `file` names libibverbs, of any version and in any directory.
-#[cfg(target_arch = "x86_64")]
+#[cfg(all(target_arch = "x86_64", not(sanitizer)))]
 fn is_libibverbs(file: &CStr) -> bool {
     let name = file.to_bytes().rsplit(|byte| *byte == b'/').next();
     name.is_some_and(|name| name.starts_with(b"libibverbs.so"))
@@ -58,7 +59,7 @@ fn is_libibverbs(file: &CStr) -> bool {
 
 /// Returns the handle of the global scope if `file` names a libibverbs that can be loaded; otherwise null, after which
 /// the caller calls the next `dlopen`.
-#[cfg(target_arch = "x86_64")]
+#[cfg(all(target_arch = "x86_64", not(sanitizer)))]
 unsafe extern "C" fn open(file: *const c_char, mode: c_int) -> *mut c_void {
     find(&DLOPEN, c"dlopen");
     // SAFETY: the program passes null or a text, and `open_next` does not change it.
@@ -75,7 +76,7 @@ unsafe extern "C" fn open(file: *const c_char, mode: c_int) -> *mut c_void {
 
 /// Returns the function `name` of this library if `version` is one of libibverbs; otherwise null, after which the caller
 /// calls the next `dlvsym`.
-#[cfg(target_arch = "x86_64")]
+#[cfg(all(target_arch = "x86_64", not(sanitizer)))]
 unsafe extern "C" fn versioned(
     handle: *mut c_void,
     name: *const c_char,
@@ -103,7 +104,7 @@ unsafe extern "C" fn versioned(
 }
 
 // The stack is aligned to 16 bytes at each call. The arguments are in registers that a call may change.
-#[cfg(target_arch = "x86_64")]
+#[cfg(all(target_arch = "x86_64", not(sanitizer)))]
 #[unsafe(no_mangle)]
 #[unsafe(naked)]
 unsafe extern "C" fn dlopen(file: *const c_char, mode: c_int) -> *mut c_void {
@@ -124,7 +125,7 @@ unsafe extern "C" fn dlopen(file: *const c_char, mode: c_int) -> *mut c_void {
     )
 }
 
-#[cfg(target_arch = "x86_64")]
+#[cfg(all(target_arch = "x86_64", not(sanitizer)))]
 #[unsafe(no_mangle)]
 #[unsafe(naked)]
 unsafe extern "C" fn dlvsym(handle: *mut c_void, name: *const c_char, version: *const c_char) -> *mut c_void {
