@@ -279,7 +279,7 @@ impl BackgroundServer {
             // The connection of a memif may have begun or ended.
             self.maintain_at = self.maintain_at.min(Instant::now() + MAINTAIN_WAITING);
         } else if self.spurious == SPURIOUS_MAX {
-            // The nap ended. If the wake source is still readable, the next nap follows after one wake-up.
+            // The nap has ended. One more wake-up without a frame begins the next nap.
             self.spurious -= 1;
         } else {
             self.spurious = 0;

@@ -173,7 +173,8 @@ impl EventText<'_> {
         }
     }
 
-    /// Position of the PSN, the PSN, or "any".
+    /// Returns the key `psn` as text: the number of the PSN, where 1 is the first PSN that the port sends; the PSN itself,
+    /// in hexadecimal; or "any".
     pub fn psn(&self) -> String {
         match self.0.psn {
             EventPsn::Relative(number) => number.to_string(),

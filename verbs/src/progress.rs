@@ -60,7 +60,7 @@ struct Members {
     last_id: ServerId,
     /// The thread, and the descriptor that wakes the thread; `None` if no thread runs.
     running: Option<(JoinHandle<()>, Arc<OwnedFd>)>,
-    /// A thread that has no server left.
+    /// A thread that ends, because its last server was dropped.
     ending: Option<JoinHandle<()>>,
 }
 

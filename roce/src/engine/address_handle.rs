@@ -432,7 +432,7 @@ mod tests {
         let moved = Mac([2, 0, 0, 0, 0, 77]);
         engine.neighbour_mut().set_neighbour(ip(2), moved);
         assert!(engine.poll(Instant::ZERO).more, "the last address handle has the old MAC");
-        // Frees the first slot, which the poll has passed.
+        // Frees the first address handle, which the poll has updated; the last one is still to be updated.
         reset(&mut engine, qpns[0]);
         to_rts_with_dcqcn(&mut engine, qpns[QPS - 1]);
         while engine.poll(Instant::ZERO).more {}

@@ -1,5 +1,5 @@
-//! Checks of a packet's headers against its destination queue pair. The ICRC is computed after these checks, so that
-//! the payload of packets from other sources than the peer is not read.
+//! Checks of a packet's headers against its destination queue pair. The ICRC is computed after all checks but that of the
+//! PSN of a request, so that the payload of packets from other sources than the peer is not read. Order of the checks:
 //!
 //! ```text
 //!   state, transport, VLAN, P_Key, addresses

@@ -54,7 +54,7 @@ impl Timers {
         }
     }
 
-    /// Returns the time of the earliest entry; no deadline is earlier.
+    /// Returns the time of the earliest entry, a lower bound of all deadlines: an entry may be earlier than its deadline.
     #[inline]
     pub(super) fn earliest(&self) -> OptionalInstant {
         self.earliest

@@ -84,7 +84,8 @@ impl RetransmitTimer {
 /// ```
 /// After [`EXPIRIES_UNMEASURED_MAX`] expiries without a sample, only a sample ends the backoff (RFC 6298, section 5).
 /// If every ACK ended the backoff, a path whose round trip exceeds the PTO would yield no sample: each packet would be
-/// retransmitted before its ACK arrives (Karn's algorithm). Only local ACK timeouts use up retries.
+/// retransmitted before its ACK arrives (Karn's algorithm). Probe timeouts use up no retry; local ACK timeouts
+/// do.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct AdaptiveRto {
     srtt_nanos: u64,

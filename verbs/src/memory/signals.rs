@@ -50,7 +50,8 @@ impl Signal {
 
 static SIGNALS: [Signal; 2] = [Signal::new(libc::SIGSEGV), Signal::new(libc::SIGBUS)];
 
-/// Installs `on_fault` for both signals, unless it is their handler. If all levels are in use, logs a warning.
+/// Installs `on_fault` for each of the two signals whose handler it is not. If all levels of a signal are in use, logs a
+/// warning in place of the installation.
 pub(super) fn install() -> Result<(), UnusableMemory> {
     static LEVELS_IN_USE: Mutex<[usize; 2]> = Mutex::new([0; 2]);
     if !CAN_RECOVER {
