@@ -95,7 +95,10 @@ fn the_page_says_what_an_attack_costs() {
         ("request in order, before a source port is bound", [qpn, None, exact, None]),
         ("SEND, QPN and UDP source port known, go-back-N", [None, None, exact, None]),
         ("SEND, QPN and UDP source port known, improved go-back-N", [None, None, improved, None]),
-        ("SEND, QPN and UDP source port known, buffered by selective repeat of 4,096 PSNs", [None, None, selective, None]),
+        (
+            "SEND, QPN and UDP source port known, buffered by selective repeat of 4,096 PSNs",
+            [None, None, selective, None],
+        ),
         ("WRITE by the connected peer, rkey not known", [None, None, None, key]),
     ];
     let page = include_str!("../../docs/THREATS.md");
