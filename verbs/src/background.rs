@@ -22,6 +22,8 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
+use rustix::thread::sched_yield;
+
 use crate::device::Shared;
 use crate::linger::Linger;
 use crate::link::LinkWatch;
@@ -100,8 +102,6 @@ pub(crate) struct BackgroundServer {
     /// Value of `Activity::polls` at the begin of the last sleep.
     polls_slept: u64,
     spurious: u32,
-    /// Whether the server sleeps next without lingering.
-    yields: bool,
     /// Whether the statistics socket may end a rest; false from a failure to accept a reader until the next maintenance.
     accepts: bool,
 }
@@ -120,7 +120,6 @@ impl BackgroundServer {
             polls_maintained: 0,
             polls_slept: 0,
             spurious: 0,
-            yields: false,
             accepts: true,
         }
     }
@@ -160,26 +159,29 @@ impl BackgroundServer {
         Rest { until, on_sources: false, reason: Reason::Waiting }
     }
 
-    /// Polls the engine until no poll found work for the time of `linger`, another thread drives the engine or took over
-    /// the port, the application has an event to process, or the device is being closed. Returns true if instead the time
-    /// `longest` is over.
+    /// Polls the engine until no poll found work for the time of `linger`, another thread took over the port, or the device
+    /// is being closed. Returns true if instead the time `longest` is over.
     fn drive(&mut self, longest: Option<Duration>) -> bool {
         let shared = &*self.shared;
-        if std::mem::take(&mut self.yields) || shared.sleep.is_led() {
+        if shared.sleep.is_led() {
             return false;
         }
         let end = longest.map(|longest| Instant::now() + longest);
         let _driving = shared.activity.drive_in_background();
         loop {
-            let Some(mut driven) = shared.try_lock() else { return false };
-            let events = driven.events();
-            let idle = driven.poll(shared.now()).is_idle();
-            let has_event = driven.events() != events;
-            drop(driven);
+            let idle = match shared.try_lock() {
+                Some(mut driven) => driven.poll(shared.now()).is_idle(),
+                None => true,
+            };
             let lingers = self.linger.goes_on(!idle);
             let taken_over = shared.sleep.is_watching() || shared.sleep.is_led();
-            if !lingers || has_event || taken_over || shared.stopping.load(Ordering::Relaxed) {
+            if !lingers || taken_over || shared.stopping.load(Ordering::Relaxed) {
                 return false;
+            }
+            if idle {
+                // A poll may have woken a thread of the application, and the scheduler may have put this thread on the
+                // present processor.
+                sched_yield();
             }
             if end.is_some_and(|end| Instant::now() >= end) {
                 return true;
@@ -266,10 +268,7 @@ impl BackgroundServer {
             return;
         }
         shared.sleep.wake_up();
-        let events = driven.events();
         let is_idle = driven.poll(shared.now()).is_idle();
-        // A thread that was woken by an event needs the processor, and polls soon.
-        self.yields = driven.events() != events;
         drop(driven);
         if !is_idle {
             self.linger.restart();

@@ -64,8 +64,6 @@ pub(crate) struct DeviceCore {
     clock: EngineClock,
     listeners: Arc<Listeners>,
     sleep: Arc<Sleep>,
-    /// Number of completion events that were delivered, modulo 2^64.
-    events: u64,
     /// Name of a thread that panics at its next poll of the engine, for tests.
     #[cfg(test)]
     pub(crate) panics_in: Option<String>,
@@ -200,11 +198,6 @@ impl DeviceCore {
         self.engine.port_mut().inner_mut().inner_mut().dpdk_mut()
     }
 
-    /// Returns the number of completion events that were delivered, modulo 2^64.
-    pub(crate) fn events(&self) -> u64 {
-        self.events
-    }
-
     /// Returns whether the engine needs the MAC of a neighbour.
     pub(crate) fn has_wanted(&self) -> bool {
         self.engine.neighbour().wanted().next().is_some()
@@ -231,9 +224,8 @@ impl DeviceCore {
     }
 
     fn on_event(&mut self, event: Event) {
-        match event {
-            Event::Completion(_) => self.events = self.events.wrapping_add(1),
-            _ => tracing::debug!(?event, "asynchronous event"),
+        if !matches!(event, Event::Completion(_)) {
+            tracing::debug!(?event, "asynchronous event");
         }
         self.listeners.deliver(event);
     }
@@ -276,7 +268,6 @@ impl Shared {
             clock: clock.clone(),
             listeners: listeners.clone(),
             sleep: sleep.clone(),
-            events: 0,
             #[cfg(test)]
             panics_in: None,
         };
