@@ -293,7 +293,7 @@ impl MemoryView {
         Ok(())
     }
 
-    /// Creates a view of a table of its own, inside its epoch.
+    /// Creates a memory table and a view of this table, inside the epoch of the view.
     #[cfg(test)]
     pub(crate) fn alone(max_regions: usize) -> Self {
         let mut view = MemoryView::new(Arc::new(MemoryTable::new(max_regions)));
