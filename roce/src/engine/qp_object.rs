@@ -59,7 +59,7 @@ pub struct QpHandles {
     pub recv: Option<RecvPoster>,
 }
 
-/// Messages without loss increment only the first `HOT_COUNTERS` counters of `QpCounters`.
+/// SENDs without loss increment only the first `HOT_COUNTERS` counters of `QpCounters`.
 const HOT_COUNTERS: usize = 6;
 
 /// The protocol state of a connection, by transport service.
@@ -151,11 +151,12 @@ pub(super) struct Qp {
     pub send_cq: CqSlot,
     pub recv_cq: CqSlot,
     pub receives: Receives,
-    /// The counters that each message increments are the first ones.
+    /// The first counters are those that each SEND increments.
     pub counters: QpCounters,
     pub init: QpInit,
     attributes: Attributes,
-    /// Time until which a receive posted during the transition to ERR may be pushed to its queue.
+    /// Time of the second flush. A receive that a thread posts during the transition to ERR is in its queue before this
+    /// time.
     pub flush_until: Instant,
 }
 

@@ -122,7 +122,8 @@ impl Timers {
             self.take(place as usize);
             self.find_earliest();
         }
-        // An entry may remain in `ring`. Its check compares the deadline of a later queue pair in this slot, if any.
+        // An entry of this slot may remain in `ring`. If a later queue pair gets the slot, the check of this entry
+        // compares the deadline of that queue pair with the clock, which does no harm.
         self.timers[slot] = STOPPED;
     }
 

@@ -58,8 +58,8 @@ pub(super) unsafe fn store(from: *const u8, to: *mut u8, last: usize) -> Result<
     if faulted == 0 { Ok(()) } else { Err(MemoryFault) }
 }
 
-/// Calls `check` twice: while copies use no vectors of 64 bytes, then while copies use no vectors of 32 bytes, either.
-/// This also applies to copies of other threads during the two calls.
+/// Calls `check` twice: first while copies use no vectors of 64 bytes, then while copies use vectors of at most 16
+/// bytes. Meanwhile this also applies to copies of other threads.
 #[cfg(test)]
 pub(super) fn without_vectors(check: fn()) {
     routines::without_vectors(check);

@@ -59,7 +59,7 @@ impl Impairment {
     }
 }
 
-/// Kind of an [`Impairment`], by its name in files.
+/// Kind of an [`Impairment`]. Files with packet events or fault tapes contain the name of the kind.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Action {
     /// [`Impairment::Drop`].
