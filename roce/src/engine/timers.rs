@@ -100,9 +100,9 @@ impl Timers {
         Some(expired)
     }
 
-    /// Moves one entry that may be earlier than the deadline of its queue pair to the deadline, in `heap`. If the
-    /// deadline is cancelled, or the entry is invalid, removes the entry. Entries of `ring` are moved first. Returns
-    /// false if `ring` is empty and the first entry of `heap` is at the deadline of its queue pair.
+    /// Removes one entry that may be earlier than the deadline of its queue pair, and inserts the deadline, if any,
+    /// into `heap`. Entries of `ring` are removed first. Returns false if `ring` is empty and the first entry of
+    /// `heap`, if any, is at the deadline of its queue pair.
     pub(super) fn settle(&mut self) -> bool {
         let slot = match self.heap.first() {
             _ if !self.ring.is_empty() => self.take_check(),

@@ -19,8 +19,8 @@ use crate::sync::{Mutex, MutexGuard, relax};
 /// The epoch of one engine.
 #[derive(Debug)]
 pub(super) struct Epoch {
-    /// Number of times that the engine entered or left: odd while the engine is inside. Only the engine stores this
-    /// count.
+    /// Number of times that the engine entered or left its epoch: odd while the engine is inside. Only the engine
+    /// stores this count.
     count: AtomicU64,
     /// Orders `enter` and `wait`; its value has no meaning.
     order: AtomicU64,
@@ -57,7 +57,7 @@ impl Epochs {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Adds an engine, which is outside its epoch.
+    /// Adds the epoch of an engine. The engine is outside this epoch.
     pub(super) fn add(&self) -> Arc<Epoch> {
         let epoch = Arc::new(Epoch { count: AtomicU64::new(0), order: AtomicU64::new(0) });
         self.lock().push(epoch.clone());

@@ -30,7 +30,7 @@ pub const CAN_RECOVER: bool = cfg!(all(
 )]
 pub struct MemoryFault;
 
-/// Decides once which instructions the copies use.
+/// Selects, at the first call, the instructions of all later copies by the vectors that the processor has.
 pub(super) fn detect() {
     routines::detect();
 }
