@@ -1,6 +1,6 @@
-//! Address handles (IBA 11.2.2): the header fields and the expected source of packets that all queue pairs with one
-//! address vector share. If a neighbour changes its MAC, the engine updates the address handles of this neighbour, and
-//! no queue pair.
+//! Address handles (IBA 11.2.2). All queue pairs with one address vector share an address handle: the header fields of
+//! packets to the peer, and the source required of packets from the peer. If a neighbour changes its MAC, the engine
+//! updates the address handles of this neighbour, but no queue pair.
 //!
 //! ```text
 //!   queue pair: dest QPN, UDP source ports, IP identification, AddressHandleId --+
@@ -8,8 +8,8 @@
 //!                                                                                     source MAC, addresses, VLAN
 //! ```
 //!
-//! Each connected queue pair uses one address handle, from RTR to RESET or to its destruction. Equal keys have one
-//! address handle, so the number of address handles is at most the number of queue pairs.
+//! Each connected queue pair uses one address handle, from RTR to RESET or to its destruction. All queue pairs with the
+//! same key use the same address handle, so the number of address handles is at most the number of queue pairs.
 
 use std::collections::BTreeMap;
 
@@ -17,8 +17,8 @@ use super::source::{Source, SourceChecks};
 use crate::id::{Gid, Mac, PKey};
 use crate::wire::{AddressPair, AddressSpec, AddressTemplate, MixedFamilies};
 
-/// Key of an address handle: the fields of the address vector that its headers have, and whether the peer is on the
-/// link.
+/// Key of an address handle: the fields of the address vector that are in the headers of packets, and whether the peer
+/// is on the link.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct AddressKey {
     pub peer: Gid,
@@ -31,7 +31,7 @@ pub(super) struct AddressKey {
     /// Flow label of the IPv6 header, 20 bits; 0 for IPv4.
     pub flow_label: u32,
     /// Whether the peer is in the subnet of an address of this port. Otherwise packets from the peer have the MAC of a
-    /// gateway.
+    /// gateway as source MAC.
     pub is_on_link: bool,
 }
 
@@ -76,7 +76,8 @@ impl AddressHandle {
         &self.key.peer
     }
 
-    /// Sets the MAC of packets to the peer and, if the source MAC is checked, of packets from the peer.
+    /// Sets the destination MAC of packets to the peer and, if the source MAC is checked, the source MAC required of
+    /// packets from the peer.
     pub(super) fn set_peer_mac(&mut self, mac: Mac) {
         self.template.set_dst_mac(mac);
         self.source.mac = self.source.mac.map(|_| mac);
@@ -140,8 +141,8 @@ impl AddressHandles {
         }
     }
 
-    /// Moves a user of `id` to the address handle whose key has traffic class `traffic_class`, and is otherwise that of
-    /// `id`. Returns this address handle.
+    /// Moves a user of the address handle `id` to the address handle with traffic class `traffic_class` whose key is
+    /// otherwise equal. Returns the identifier of the latter.
     pub(super) fn with_traffic_class(&mut self, id: AddressHandleId, traffic_class: u8) -> AddressHandleId {
         let Some(mut handle) =
             self.get(id).filter(|handle| handle.key.traffic_class != traffic_class).cloned()

@@ -1,5 +1,6 @@
-//! Checks of a packet's headers against its destination queue pair. The ICRC is computed after all checks but that of the
-//! PSN of a request, so that the payload of packets from other sources than the peer is not read. Order of the checks:
+//! Checks of a packet's headers against its destination queue pair. The ICRC is computed after all other checks, except
+//! the check of the PSN of a request. Therefore the payload of a packet from another source than the peer is not read.
+//! Order of the checks:
 //!
 //! ```text
 //!   state, transport, VLAN, P_Key, addresses
@@ -23,7 +24,7 @@ pub(super) type DropCounter = fn(&mut DropCounters) -> &mut u64;
 pub(super) enum Admission {
     /// The headers passed all checks; the ICRC is checked next.
     Pass,
-    /// The packet is a response whose PSN is not in flight: dropped, and counted as stale.
+    /// The packet is a response whose PSN is not accepted: dropped, and counted as stale.
     Stale,
     Drop(DropCounter),
 }
@@ -70,11 +71,11 @@ pub(super) fn admit(qp: &Qp, handles: &AddressHandles, packet: &Packet<'_>) -> A
     if let Service::Rc(rc) = &connection.service
         && !is_request
     {
-        // PSNs from una to max_sent are accepted: the PSN of a SACK is the responder's expected PSN, which is max_sent
-        // (one past the highest PSN sent) if all requests arrived. PSNs down to `STALE_PSNS` below una are accepted if
-        // the packet has a CE mark, so that the mark is counted, or is a READ response, so that the loss timer is
-        // rearmed: after a retransmitted READ request the peer may send stale READ responses for many round trips,
-        // before the peer answers the next READ request.
+        // A response is accepted if its PSN is from una to max_sent, which is one past the highest PSN sent. If all
+        // requests arrived, max_sent is the expected PSN of the responder, and thereby the PSN of a SACK. Two kinds of
+        // response are also accepted down to `STALE_PSNS` below una: responses with a CE mark, so that the mark is
+        // counted, and READ responses, so that the loss timer is rearmed. After a retransmitted READ request the peer
+        // may send stale READ responses for many round trips, before the peer answers the next READ request.
         let (una, sent) = rc.requester.in_flight();
         let is_read = packet.info.operation == Operation::ReadResponse;
         let behind = if is_read || packet.congestion_experienced() { STALE_PSNS } else { 0 };
@@ -85,7 +86,8 @@ pub(super) fn admit(qp: &Qp, handles: &AddressHandles, packet: &Packet<'_>) -> A
     Admission::Pass
 }
 
-/// Drops a packet. Marked `cold`, because otherwise each check loads the address of its counter before it branches.
+/// Drops a packet. Marked `cold`, because otherwise each check would load the address of its counter before it
+/// branches.
 #[cold]
 fn drop_and_count(counter: DropCounter) -> Admission {
     Admission::Drop(counter)

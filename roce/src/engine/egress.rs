@@ -53,7 +53,8 @@ impl<P: Port> Engine<P> {
         TX_BUDGET_PKTS - budget
     }
 
-    /// Prefetches a queue pair that transmits soon, and the state to which the next queue pair has pointers.
+    /// Prefetches a queue pair that transmits soon. For the queue pair that transmits next, prefetches the entry of the
+    /// work request that starts next.
     #[inline(never)]
     fn prefetch_ready(&mut self) {
         if let Some(soon) = self.tx_ready.get(PREFETCH_AHEAD_QPS) {

@@ -28,7 +28,8 @@ pub enum Event {
     /// A shared receive queue has fewer receives than its limit. The limit is set to 0, so that this event is reported
     /// once (IBA 11.6.3).
     SrqLimitReached(SrqId),
-    /// The link of the port is up again (IBA 11.6.3). Reported by the owner of the engine, as are the events below.
+    /// The link of the port is up again (IBA 11.6.3). This event and the events below are reported by the owner of the
+    /// engine (crate `verbs`), not by the engine.
     PortActive,
     /// The link of the port is down (IBA 11.6.3). Queue pairs stay in their states and continue to retransmit, so a
     /// connection continues if the link is up again before the connection's retries are exceeded.

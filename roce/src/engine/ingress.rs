@@ -1,5 +1,6 @@
 //! Reception: a RoCE packet is subject to header checks (`admit`) and the ICRC check (IBA 9.6), then processed by the
-//! responder or the completer of its queue pair. Module `neighbour` processes ARP, neighbour discovery and ICMP.
+//! responder or completer (RC), or by the receiver (UC), of its queue pair. Module `neighbour` processes ARP, neighbour
+//! discovery and ICMP.
 
 use super::admit::{Admission, admit, bind_source_port, is_mark_plausible};
 use super::limits::{CACHED_QPS, FLUSH_NANOS, RX_BURST_FRAMES};
@@ -63,15 +64,16 @@ impl<P: Port> Engine<P> {
         self.port.free_frames(&mut frames);
         self.frames = frames;
         self.report_srq_limits();
-        // If a queue pair is scheduled, the epoch ends with the transmission of this poll. A check at the end of each poll
-        // would also cost idle polls time.
+        // If no queue pair is scheduled, the engine leaves its epoch here, else at the end of the transmission. If the
+        // engine left its epoch at the end of `poll` instead, each idle poll would have to check whether the engine is
+        // inside.
         if self.tx_ready.is_empty() {
             self.memory.leave();
         }
     }
 
-    /// Prefetches the queue pairs of a burst, so that their state is loaded at the same time. The table's entries of
-    /// their numbers are prefetched first; otherwise each search would wait for an entry.
+    /// Prefetches the destination queue pairs of a burst, so that the processor loads their state at the same time. The
+    /// table entries of their QPNs are prefetched before; otherwise the look-up of each QPN would wait for its entry.
     #[inline(never)]
     fn prefetch_qps(&self, frames: &[P::Frame]) {
         let mut numbers = [0; RX_BURST_FRAMES];
@@ -218,7 +220,8 @@ impl<P: Port> Engine<P> {
         Some(has_next)
     }
 
-    /// Puts a queue pair into error that refuses a request by a NAK with `code`, and schedules the NAK.
+    /// Puts the queue pair with index `slot`, whose responder refused a request, into error, and schedules the NAK with
+    /// `code`.
     #[cold]
     #[inline(never)]
     fn enter_refused(&mut self, slot: usize, code: NakCode) {

@@ -18,7 +18,7 @@ pub const TX_BUDGET_PKTS: u32 = 64;
 /// soon, and the flags of queue pairs with a doorbell are prefetched before these queue pairs are scheduled.
 pub const CACHED_QPS: usize = 512;
 
-/// Number of scheduled queue pairs by which the prefetch precedes the transmission of a queue pair.
+/// A queue pair is prefetched when this number of scheduled queue pairs precede it in the order of transmission.
 pub(crate) const PREFETCH_AHEAD_QPS: usize = 3;
 
 /// Largest number of packets that one queue pair sends before the next scheduled queue pair may send.
@@ -30,11 +30,12 @@ pub(crate) const TIMERS_PER_POLL: usize = 16;
 /// sooner. Most ACKs arrive within this time and cancel the deadline.
 pub(crate) const TIMER_CHECK_NANOS: u64 = 10_000;
 
-/// Largest number of deadlines that wait for their first comparison; further deadlines are sorted at once.
+/// Largest number of deadlines that wait for their first comparison with the clock; further deadlines are inserted into
+/// the heap at once.
 pub(crate) const TIMER_CHECKS_MAX: usize = 4096;
 
-/// Largest number of deadlines compared with the clock in one poll: no fewer than the deadlines that the packets of one
-/// poll set.
+/// Largest number of deadlines compared with the clock in one poll. This number is not lower than the number of
+/// deadlines that the packets of one poll set.
 pub(crate) const TIMER_CHECKS_PER_POLL: usize = TIMERS_PER_POLL + TX_BUDGET_PKTS as usize;
 
 pub(crate) const FLUSHED_QPS_PER_POLL: usize = 4;
@@ -64,9 +65,10 @@ pub use crate::qp::rc::read_queue::{
 };
 pub use crate::table::QUARANTINE_NUMBERS;
 
-/// Largest distance, in PSNs, of a request from the expected PSN, or of a response below una, at which a CE mark is
-/// counted, and at which a stale READ response rearms the loss timer. The value is the largest window of selective
-/// repeat, so that CE marks on duplicates are counted.
+/// A CE mark is counted if the PSN of a request is at most this number of PSNs from the expected PSN, or if the PSN of
+/// a response is at most this number of PSNs below una. A stale READ response at most this number of PSNs below una
+/// rearms the loss timer. The value is the largest window of selective repeat, so that CE marks on duplicates are
+/// counted.
 pub const STALE_PSNS: u32 = WINDOW_PKTS_MAX;
 
 /// Speed assumed for a link that does not report its speed, in bits per second.

@@ -452,9 +452,9 @@ impl<P: Port> Engine<P> {
             .min()
     }
 
-    /// Updates the earliest timers of queue pairs whose deadline was postponed or cancelled, so that
-    /// [`Engine::next_deadline`] returns no time at which no work is due. An ACK does not sort the timers anew, because
-    /// polls are cheaper; a thread that is about to sleep calls this function.
+    /// Updates the timer entries of queue pairs whose deadline an ACK postponed or cancelled, so that
+    /// [`Engine::next_deadline`] returns only times at which work is due. An ACK itself does not update these entries,
+    /// because a poll that finds no work due costs less. A thread that is about to sleep calls this function.
     pub fn settle_timers(&mut self) {
         for _ in 0..TIMER_CHECKS_PER_POLL {
             if !self.timers.settle() {
@@ -468,12 +468,12 @@ impl<P: Port> Engine<P> {
         &self.objects
     }
 
-    /// Returns the port of this device.
+    /// Returns the port of this engine.
     pub fn port(&self) -> &P {
         &self.port
     }
 
-    /// Returns the port of this device, to change its settings.
+    /// Returns the port of this engine, to change its settings.
     pub fn port_mut(&mut self) -> &mut P {
         &mut self.port
     }
@@ -609,7 +609,8 @@ impl<P: Port> Engine<P> {
     }
 
     fn collect_events(&mut self) {
-        // `take_notified` precedes `take_overflowed`, because `take_notified` finds overflows of other engines' rings.
+        // `take_notified` is called first, because it also finds completion queues in which the ring of another engine
+        // overflowed. `take_overflowed` then returns these completion queues.
         while let Some(cq) = self.cqs.take_notified() {
             self.events.push_back(Event::Completion(cq));
         }
@@ -623,8 +624,8 @@ impl<P: Port> Engine<P> {
 impl<P: Port> Drop for Engine<P> {
     /// Ends the use of the shared objects by the queue pairs and shared receive queues of this engine.
     fn drop(&mut self) {
-        // A panic may have interrupted a poll. A thread that registers a region may wait for the end of this poll, and
-        // has the lock that `release_pd` needs.
+        // A panic may have interrupted a poll. This call ends the poll, because a thread that registers or deregisters
+        // a region may be waiting for the end of the poll.
         self.memory.leave();
         for (_, qp) in self.qps.iter() {
             self.objects.release_pd(qp.init.pd);

@@ -39,8 +39,8 @@ impl<P: Port> Engine<P> {
         self.neighbour.resolve(dgid.ip(), self.now)
     }
 
-    /// Changes the state and attributes of a queue pair as the state table permits (IBA 11.2.5.2). After an error the
-    /// queue pair is unchanged.
+    /// Changes the state and attributes of a queue pair as the state table permits (IBA 11.2.5.2). If this function
+    /// returns an error, the queue pair is unchanged.
     ///
     /// If `attr` has an address vector, the next hop to its GID must be resolved before this call: [`Engine::resolve`]
     /// must have returned `Known`.
@@ -70,8 +70,9 @@ impl<P: Port> Engine<P> {
         let is_congestion_changed = attributes.conn.congestion != qp.attributes().conn.congestion;
         qp.set_attributes(attributes);
         self.carry_out(slot, (from, to), route, is_congestion_changed);
-        // These transitions may change the address handle to one whose MAC is out of date, because `follow_neighbours`
-        // updates few address handles per poll.
+        // After a transition to RTR, RTS or SQD the address handle may be one whose MAC is out of date, because each
+        // poll updates only some address handles (`follow_neighbours`). Therefore the MAC of this address handle is
+        // updated now.
         let connection = self.qps.get(qpn.value()).and_then(|qp| qp.connection.as_ref());
         let address_handle = connection.map(|connection| connection.address_handle);
         if let (Some(id), QpState::Rtr | QpState::Rts | QpState::Sqd) = (address_handle, to) {
@@ -127,7 +128,7 @@ impl<P: Port> Engine<P> {
             (QpState::Sqe, QpState::Rts) => {
                 // Work requests posted in SQE are flushed. The next message starts at the PSN after the last PSN sent.
                 while qp.flush_sends(&mut self.cqs, FLUSHED_WRS_PER_QP) {}
-                // Otherwise a later poll would flush work requests that are posted in RTS.
+                // Without this call, a later poll would flush work requests that are posted in RTS.
                 end_flush(qp, &mut self.errors, slot);
                 if let Some(Connection { service: Service::Uc(uc), .. }) = &qp.connection {
                     qp.outstanding.start(uc.sender.next(), u32::MAX);
@@ -196,8 +197,9 @@ impl<P: Port> Engine<P> {
         Ok(Route { handle, headers: QpHeaders { fields, ip_id }, source_ports })
     }
 
-    /// After a change of the neighbour cache, updates the MACs of the address handles. While the next hop of an address
-    /// handle is unresolved or unreachable, its queue pairs continue to send to the last known MAC.
+    /// After a change of the neighbour cache, updates the MACs of the address handles, some in each poll. While the
+    /// next hop of an address handle is unresolved or unreachable, the queue pairs that use the address handle continue
+    /// to send to the last known MAC.
     #[inline]
     pub(super) fn follow_neighbours(&mut self) {
         let generation = self.neighbour.generation();
@@ -264,7 +266,7 @@ fn start_sends(
     }
 }
 
-/// State of a connection that is derived from its address vector and from the MAC of the next hop.
+/// The parts of a connection that a new address vector replaces.
 struct Route {
     handle: AddressHandle,
     headers: QpHeaders,
@@ -286,7 +288,8 @@ fn reconfigure(
     }
 }
 
-/// Changes the traffic class of a connection after its congestion control, and thereby whether its packets are ECT(0).
+/// Sets the traffic class of the packets of a connection to that of `attributes`, with ECT(0) if the congestion control
+/// needs CE marks.
 fn set_traffic_class(
     connection: &mut Connection,
     attributes: &Attributes,
@@ -330,7 +333,8 @@ fn updated(now: &Attributes, attr: &QpAttr) -> Attributes {
     }
 }
 
-/// Checks that attributes which the responder uses from RTR on do not change later.
+/// Checks that `attr` does not change the recovery scheme or the placement after the transition to RTR, because the
+/// responder uses both from RTR on.
 fn check_fixed(attr: &QpAttr, state: QpState, now: &ConnAttr) -> Result<(), ModifyError> {
     if matches!(state, QpState::Reset | QpState::Init) {
         return Ok(());

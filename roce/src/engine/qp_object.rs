@@ -59,7 +59,7 @@ pub struct QpHandles {
     pub recv: Option<RecvPoster>,
 }
 
-/// Number of counters, from the first one on, that messages without loss increment.
+/// SENDs without loss increment only the first `HOT_COUNTERS` counters of `QpCounters`.
 const HOT_COUNTERS: usize = 6;
 
 /// The protocol state of a connection, by transport service.
@@ -109,15 +109,16 @@ impl Service {
 #[repr(C)] // the order puts the cache lines that each message needs side by side
 pub(super) struct Connection {
     pub service: Service,
-    /// Address handle of the peer; the connection is one of its users.
+    /// Address handle of the peer. The address handle counts this connection as one of its users.
     pub address_handle: AddressHandleId,
     pub headers: QpHeaders,
     pub source_ports: SourcePorts,
-    /// Attribute `access` of the queue pair, for each request.
+    /// Copy of the attribute `access` of the queue pair. Each received request needs this attribute.
     pub access: Access,
 }
 
-/// A queue pair. The order of the fields puts the cache lines that a SEND needs side by side:
+/// A queue pair. The order of the fields puts the cache lines that a SEND needs side by side, in the ranges
+/// [`Qp::SEND`], [`Qp::BOTH`] and [`Qp::RECEIVE`]:
 ///
 /// ```text
 ///   outstanding | requester | responder | headers | flags | receives | first counters | rest
@@ -131,8 +132,8 @@ pub(super) struct Qp {
     pub connection: Option<Connection>,
     pub state: QpState,
     pub scheduled: bool,
-    /// False only if no work request of the send queue is outstanding. A doorbell sets this flag; `outstanding`, which
-    /// is in further cache lines, is not accessed to send an ACK.
+    /// False only if no work request of the send queue is outstanding. A doorbell sets this flag. If the flag is false,
+    /// an ACK is sent without an access to `outstanding`, which is in other cache lines.
     pub has_sends: bool,
     /// Whether `CommunicationEstablished` was reported.
     pub established: bool,
@@ -142,33 +143,34 @@ pub(super) struct Qp {
     pub cnp_due: bool,
     /// Whether `Engine::errors` contains the queue pair.
     pub flushing: bool,
-    /// Attribute `min_rnr_timer` of `attributes`, for each request.
+    /// Copy of `attributes.conn.min_rnr_timer`. Each received request needs this attribute.
     pub min_rnr_timer: u8,
-    /// Protection domain, as in `init`.
+    /// Copy of `init.pd`.
     pub pd: PdId,
     pub qpn: Qpn,
     pub send_cq: CqSlot,
     pub recv_cq: CqSlot,
     pub receives: Receives,
-    /// The counters that each message increments are the first ones.
+    /// The first counters are those that each SEND increments.
     pub counters: QpCounters,
     pub init: QpInit,
     attributes: Attributes,
-    /// Time until which a receive posted during the transition to ERR may be pushed to its queue.
+    /// Time of the second flush. A receive that a thread posts during the transition to ERR is in its queue before this
+    /// time.
     pub flush_until: Instant,
 }
 
 impl Qp {
-    /// Bytes of the send queue and the requester, which a message sent needs besides [`Qp::BOTH`].
+    /// Bytes of the send queue and of the requester. To send a message, the engine needs these bytes and [`Qp::BOTH`].
     pub(super) const SEND: Range<usize> = 0..offset_of!(Qp, connection) + size_of::<Requester>();
-    /// Bytes that each message needs, sent or received.
+    /// Bytes that the engine needs for each message, sent or received.
     pub(super) const BOTH: Range<usize> = {
         let end = offset_of!(Qp, counters) + HOT_COUNTERS * size_of::<u64>();
         whole_lines(offset_of!(Qp, connection) + offset_of!(Rc, responses)..end)
     };
     /// Bytes that the engine needs to schedule a queue pair.
     pub(super) const SCHEDULE: Range<usize> = Qp::BOTH.start..offset_of!(Qp, pd);
-    /// Bytes that a message received needs.
+    /// Bytes that the engine needs to receive a message.
     pub(super) const RECEIVE: Range<usize> =
         whole_lines(offset_of!(Qp, connection) + offset_of!(Rc, responder)..Qp::BOTH.end);
 

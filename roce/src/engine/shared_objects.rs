@@ -15,7 +15,7 @@ const NUMBER_BITS: u32 = 32;
 
 struct CqRecord {
     shared: Arc<SharedCq>,
-    /// Number of send and receive queues that write their completions to this queue.
+    /// Number of send and receive queues whose completions are written to this completion queue.
     users: u32,
 }
 
@@ -66,8 +66,9 @@ pub struct SharedObjects {
 }
 
 impl SharedObjects {
-    /// Creates a set without objects. `seed` is the seed of keys and numbers; it must be random, except in simulations
-    /// and tests, and differ from the seeds of the engines.
+    /// Creates a set without objects. `seed` is the seed of the keys, and of the numbers of protection domains and
+    /// completion queues. `seed` must be random, except in simulations and tests, and must differ from the seeds of the
+    /// engines.
     pub fn new(seed: [u8; 32], limits: &DeviceLimits) -> Arc<Self> {
         let control = Control {
             random: Random::new(seed),
@@ -107,7 +108,8 @@ impl SharedObjects {
     }
 
     /// Registers `memory` as a memory region. `addr` is the address of the first byte of the region in work requests
-    /// and in requests of peers. Some calls wait until each engine that is in a poll has ended this poll.
+    /// and in requests of peers. If the table of regions has no room left, this call waits until each engine that is in
+    /// a poll has ended this poll.
     pub fn register(
         &self,
         pd: PdId,
@@ -132,7 +134,8 @@ impl SharedObjects {
         Ok(())
     }
 
-    /// Creates a completion queue of at most `depth` entries, 1 to [`MAX_CQE`], for each engine that writes to it.
+    /// Creates a completion queue, with a ring of `depth` entries (1 to [`MAX_CQE`]) for each engine that writes to the
+    /// completion queue.
     pub fn create_cq(&self, depth: u32) -> Result<(CqId, CqPoller), CreateError> {
         check_range("completion queue entries", depth, 1, MAX_CQE)?;
         let Control { random, cqs, .. } = &mut *self.control();

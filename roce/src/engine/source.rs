@@ -43,7 +43,7 @@ pub(super) struct Source {
     pub vlan: u16,
 }
 
-/// UDP source ports required of packets to a queue pair. An RNIC may use different ports for the two PSN spaces.
+/// UDP source ports required of packets to a queue pair. An RNIC may send requests and responses from different ports.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct SourcePorts {
     request: SourcePort,

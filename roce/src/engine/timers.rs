@@ -1,14 +1,14 @@
 //! Deadlines of queue pairs.
 //!
 //! ```text
-//!   packet sent, ACK -> `due` of the queue pair; if no entry is this early:
+//!   packet sent, ACK -> `due` of the queue pair; if the queue pair has no entry at or before `due`:
 //!     entry in `ring` -- TIMER_CHECK_NANOS later --> cancelled by an ACK: no entry
 //!                                                    not yet due:         entry in `heap`, at `due`
 //! ```
 //!
 //! If an ACK postpones or cancels a deadline, the entry does not change. When the entry expires, `due` is compared with
-//! the clock, so that the queue pair, whose state is probably in no cache, is accessed only if its deadline has passed.
-//! Most entries never reach the heap, because most ACKs arrive within `TIMER_CHECK_NANOS`.
+//! the clock. The queue pair, whose state is probably in no cache, is accessed only if `due` has passed. Most entries
+//! never reach the heap, because most ACKs arrive within `TIMER_CHECK_NANOS`.
 
 use std::collections::VecDeque;
 
@@ -21,7 +21,8 @@ const ABSENT: u32 = u32::MAX;
 #[derive(Clone, Copy, Debug)]
 struct Timer {
     due: OptionalInstant,
-    /// Time of the entry in `heap` or, without such an entry, in `ring`; none without an entry. Never later than `due`.
+    /// Time of the entry of the queue pair in `heap`; if `heap` has none, time of its entry in `ring`; `NONE` if
+    /// neither has an entry. Never later than `due`.
     entry: OptionalInstant,
 }
 
@@ -31,8 +32,9 @@ const STOPPED: Timer = Timer { due: OptionalInstant::NONE, entry: OptionalInstan
 pub(super) struct Timers {
     /// By slot of the queue pair.
     timers: Vec<Timer>,
-    /// Times of checks and slots of queue pairs. The times ascend, because the times of insertion do. If `heap` contains
-    /// an entry of the queue pair, too, the entry in `ring` is invalid.
+    /// Checks, that is, comparisons of `due` with the clock: time of the check, and slot of the queue pair. The times
+    /// ascend, because each check is due `TIMER_CHECK_NANOS` after its insertion. If `heap` also has an entry of the
+    /// queue pair, the entry in `ring` is invalid.
     ring: VecDeque<(Instant, u32)>,
     /// Binary heap of deadlines and slots of queue pairs: the deadline of entry i is no later than those of entries
     /// 2i+1 and 2i+2.
@@ -54,7 +56,7 @@ impl Timers {
         }
     }
 
-    /// Returns the time of the earliest entry, a lower bound of all deadlines: an entry may be earlier than its deadline.
+    /// Returns the time of the earliest entry. No deadline is earlier, but an entry may be earlier than its deadline.
     #[inline]
     pub(super) fn earliest(&self) -> OptionalInstant {
         self.earliest
@@ -79,8 +81,9 @@ impl Timers {
         }
     }
 
-    /// If the earliest entry has expired, removes this entry. Returns `None` if no entry has expired; otherwise the slot
-    /// of the queue pair if its deadline has passed, too. The deadline is then cancelled.
+    /// If the earliest entry has expired, removes this entry. Returns `None` if no entry has expired. Otherwise, if the
+    /// deadline of the queue pair has passed, too, cancels the deadline and returns `Some(Some(slot))`, else
+    /// `Some(None)`.
     pub(super) fn expire(&mut self, now: Instant) -> Option<Option<usize>> {
         let now = OptionalInstant::some(now);
         if self.earliest > now {
@@ -97,8 +100,9 @@ impl Timers {
         Some(expired)
     }
 
-    /// Brings one entry up to date that is earlier than the deadline of its queue pair, beginning with the checks.
-    /// Returns false if the earliest entry is up to date.
+    /// Removes one entry that may be earlier than the deadline of its queue pair, and inserts the deadline, if any,
+    /// into `heap`. Entries of `ring` are removed first. Returns false if `ring` is empty and the first entry of
+    /// `heap`, if any, is at the deadline of its queue pair.
     pub(super) fn settle(&mut self) -> bool {
         let slot = match self.heap.first() {
             _ if !self.ring.is_empty() => self.take_check(),
@@ -118,7 +122,8 @@ impl Timers {
             self.take(place as usize);
             self.find_earliest();
         }
-        // An entry may remain in `ring`. Its check compares the deadline of a later queue pair in this slot, if any.
+        // An entry of this slot may remain in `ring`. If a later queue pair gets the slot, the check of this entry
+        // compares the deadline of that queue pair with the clock, which does no harm.
         self.timers[slot] = STOPPED;
     }
 
@@ -152,7 +157,8 @@ impl Timers {
         Some(slot)
     }
 
-    /// Inserts the deadline of a queue pair, if it has one, into `heap`. An entry in `heap` must be later.
+    /// If the queue pair has a deadline, inserts an entry at the deadline into `heap`. If `heap` already has an entry
+    /// of the queue pair, this entry must be later than the deadline, and is moved to the deadline.
     fn insert(&mut self, slot: usize) {
         let Some(deadline) = self.timers[slot].due.get() else { return };
         self.timers[slot].entry = self.timers[slot].due;
@@ -220,14 +226,15 @@ mod tests {
 
     const SLOTS: usize = 16;
 
-    /// Multiples of a quarter of `TIMER_CHECK_NANOS`, so that deadlines coincide with checks, and times 1 ns beside them.
+    /// Generates multiples of a quarter of `TIMER_CHECK_NANOS`, so that deadlines coincide with checks, and times 1 ns
+    /// before and after these multiples.
     fn nanos() -> impl Strategy<Value = u64> {
         (0..13u64, 0..3u64)
             .prop_map(|(quarters, beside)| (quarters * TIMER_CHECK_NANOS / 4 + beside).saturating_sub(1))
     }
 
     proptest! {
-        /// The ring is as long as the number of slots, and its invalid entries fill it.
+        /// The ring has room for one entry per slot, so that invalid entries can fill the ring.
         #[test]
         fn behaves_as_a_map_of_deadlines(
             steps in proptest::collection::vec((0u8..48, 0usize..SLOTS + 1, nanos(), nanos()), 0..400)

@@ -220,7 +220,8 @@ mod tests {
         assert!(memory.read(8, &mut out).is_err());
     }
 
-    /// All lengths up to two rounds of the loop with the longest vectors, at several distances from aligned addresses.
+    /// Checks copies of all lengths below 330 bytes, and of some lengths up to two rounds of the loop with the longest
+    /// vectors, at several distances from aligned addresses.
     fn check_copies() {
         const ROOM_BYTES: usize = 800;
         let lens =
@@ -247,7 +248,8 @@ mod tests {
     #[test]
     fn a_copy_changes_its_bytes_and_no_others() {
         check_copies();
-        // Once more without AVX-512, and without AVX. Tests on other threads then copy without them, too.
+        // Then without AVX-512, and then without AVX, too. Meanwhile tests on other threads also copy without these
+        // vectors.
         fault::without_vectors(check_copies);
     }
 

@@ -7,9 +7,9 @@
 //! ```
 //!
 //! `enter` stores the count and then adds 1 to `order`; `wait` adds 1 to `order` and then loads the count. The two
-//! additions are atomic operations on one variable, so one is first. If that of `wait` is first, that of `enter`
-//! synchronizes with it, and the engine loads the null pointer. If that of `enter` is first, `wait` loads the odd count
-//! that `enter` stored, or a later count.
+//! additions are atomic operations on one variable, so one of them is first. If the addition of `wait` is first, the
+//! addition of `enter` synchronizes with it, so the engine loads the null pointer. If the addition of `enter` is first,
+//! `wait` loads the odd count that `enter` stored, or a later count.
 
 use std::sync::{Arc, PoisonError};
 
@@ -19,7 +19,8 @@ use crate::sync::{Mutex, MutexGuard, relax};
 /// The epoch of one engine.
 #[derive(Debug)]
 pub(super) struct Epoch {
-    /// Number of times that the engine entered or left: odd while the engine is inside. Only the engine stores it.
+    /// Number of times that the engine entered or left its epoch: odd while the engine is inside. Only the engine
+    /// stores this count.
     count: AtomicU64,
     /// Orders `enter` and `wait`; its value has no meaning.
     order: AtomicU64,
@@ -56,7 +57,7 @@ impl Epochs {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Adds an engine, which is outside its epoch.
+    /// Adds the epoch of an engine. The engine is outside this epoch.
     pub(super) fn add(&self) -> Arc<Epoch> {
         let epoch = Arc::new(Epoch { count: AtomicU64::new(0), order: AtomicU64::new(0) });
         self.lock().push(epoch.clone());
@@ -68,7 +69,7 @@ impl Epochs {
     }
 
     /// Waits until each engine that is inside its epoch has left this epoch. An engine that enters its epoch during
-    /// this call loads all pointers that the caller stored before.
+    /// this call loads all pointers that the caller stored before this call.
     pub(super) fn wait(&self) {
         let epochs = self.lock().clone();
         for epoch in epochs {

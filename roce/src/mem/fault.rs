@@ -30,7 +30,7 @@ pub const CAN_RECOVER: bool = cfg!(all(
 )]
 pub struct MemoryFault;
 
-/// Decides once which instructions the copies use.
+/// Selects, at the first call, the instructions of all later copies by the vectors that the processor has.
 pub(super) fn detect() {
     routines::detect();
 }
@@ -58,14 +58,14 @@ pub(super) unsafe fn store(from: *const u8, to: *mut u8, last: usize) -> Result<
     if faulted == 0 { Ok(()) } else { Err(MemoryFault) }
 }
 
-/// Calls `check` without vectors of 64 bytes, and without vectors of 32 bytes. Copies of other threads then use none,
-/// either.
+/// Calls `check` twice: first while copies use no vectors of 64 bytes, then while copies use vectors of at most 16
+/// bytes. Meanwhile this also applies to copies of other threads.
 #[cfg(test)]
 pub(super) fn without_vectors(check: fn()) {
     routines::without_vectors(check);
 }
 
-/// The thread registers at a fault that tell whether a copy routine caused the fault.
+/// The state of a thread at a fault, by which [`FaultSite::recovery`] decides whether a copy routine caused the fault.
 #[derive(Clone, Copy, Debug)]
 pub struct FaultSite {
     /// Address whose access failed (`si_addr`).
@@ -107,8 +107,8 @@ mod routines {
     use std::sync::Once;
     use std::sync::atomic::{AtomicBool, Ordering};
 
-    /// Shortest copy for which the routines use 64-byte registers: four of them from an aligned address on, which is at
-    /// most 63 bytes after the first byte.
+    /// Length in bytes of the shortest copy for which the routines use 64-byte registers: at most 63 bytes up to an
+    /// aligned address, and then four registers.
     const AVX512_BYTES_MIN: usize = 320;
 
     static HAS_AVX: AtomicBool = AtomicBool::new(false);
@@ -117,9 +117,10 @@ mod routines {
     // Arguments: rdi = destination, rsi = source, rdx = number of bytes. No routine changes these registers, because
     // `FaultSite::recovery` reads them. `roce_store` copies one byte more than rdx, the last one, after all others.
     //
-    // For up to 256 bytes, the vectors from the first byte on and those up to the last byte overlap in the middle.
-    // Longer copies store to aligned addresses, four vectors at a time, and then the last four vectors. With vectors of
-    // 64 bytes this takes as long as two calls of the C library with 2 KiB each, and less time than one with 4 KiB.
+    // Copies of up to 256 bytes (without AVX: 128 bytes) use vectors from the first byte on and vectors up to the last
+    // byte, which overlap in the middle. Longer copies store to aligned addresses, four vectors at a time, and then
+    // store the last four vectors. With vectors of 64 bytes, a copy of 4 KiB takes as long as two calls of the C
+    // library with 2 KiB each, and less time than one call with 4 KiB.
     global_asm!(
         ".macro roce_finish is_store",
         ".if \\is_store",
@@ -326,7 +327,7 @@ mod routines {
         fn roce_store_exit();
     }
 
-    /// Before the first call the routines use no vectors of more than 16 bytes.
+    /// Detects the vectors of the processor. Before the first call the routines use no vectors of more than 16 bytes.
     pub(super) fn detect() {
         static DETECTED: Once = Once::new();
         DETECTED.call_once(|| {
@@ -348,8 +349,8 @@ mod routines {
         flags.into_iter().zip(before).for_each(|(flag, had)| flag.store(had, Ordering::Relaxed));
     }
 
-    /// Returns, for each routine, the addresses of its instructions up to its exit, and whether the registered memory is
-    /// the destination.
+    /// Returns, for each routine, the addresses of its instructions up to its exit, and whether the registered memory
+    /// is the destination.
     pub(super) fn all() -> [(Range<usize>, bool); 2] {
         let code = |start: *const (), exit: *const ()| start.addr()..exit.addr();
         [

@@ -14,7 +14,7 @@ pub struct PdId(pub u32);
 pub struct Access(pub u32);
 
 impl Access {
-    /// No access right. Local work requests need no right to read a region.
+    /// No access right except that of local work requests to read the region.
     pub const NONE: Access = Access(0);
     /// Local work requests may write to the region (receives, RDMA READ).
     pub const LOCAL_WRITE: Access = Access(1);
@@ -24,7 +24,7 @@ impl Access {
     pub const REMOTE_READ: Access = Access(1 << 2);
     /// A peer's atomic operations may read and write the region.
     pub(crate) const REMOTE_ATOMIC: Access = Access(1 << 3);
-    /// Right of local work requests to read a region, which every region has until the region is invalidated.
+    /// Local work requests may read the region. Every region has this right until the region is invalidated.
     const LOCAL_READ: Access = Access(1 << 31);
     /// All rights that this engine supports.
     pub const ALL: Access = Access(0xF);
@@ -50,7 +50,7 @@ pub(crate) enum MemoryError {
     WrongPd,
     OutOfBounds,
     NoAccess,
-    /// The bytes could not be accessed.
+    /// The bytes could not be accessed (memory fault).
     Fault,
 }
 

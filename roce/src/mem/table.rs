@@ -281,8 +281,8 @@ impl MemoryView {
         self.open_local(pd, LKey(rkey.0), addr, len_bytes, access)
     }
 
-    /// Invalidates both keys of the region with key `rkey`, which must be of `pd` (IBA 10.6.5). Until the region is
-    /// deregistered, no access to its bytes is permitted. Another engine of the device may still complete a copy
+    /// Invalidates both keys of the region with key `rkey` (IBA 10.6.5). The region must be of `pd`. Until the region
+    /// is deregistered, no access to its bytes is permitted. Another engine of the device may still complete a copy
     /// that it has started. The invalidation of an invalid region has no effect.
     pub(crate) fn invalidate(&self, pd: PdId, rkey: RKey) -> Result<(), MemoryError> {
         let region = self.region(rkey.0).ok_or(MemoryError::UnknownKey)?;
@@ -293,7 +293,7 @@ impl MemoryView {
         Ok(())
     }
 
-    /// Creates a view of a table of its own, inside its epoch.
+    /// Creates a memory table and a view of this table, inside the epoch of the view.
     #[cfg(test)]
     pub(crate) fn alone(max_regions: usize) -> Self {
         let mut view = MemoryView::new(Arc::new(MemoryTable::new(max_regions)));

@@ -51,7 +51,7 @@ fn two_threads_copy_and_deregister() {
         let (lkey, _) = registered.expect("there is room");
         let before = copies.load(Ordering::Relaxed);
         key.store(lkey.0, Ordering::Relaxed);
-        // In most rounds the region is deregistered while the other thread finds or copies.
+        // In most rounds the region is deregistered while the other thread looks up the key or copies.
         while round % 8 == 0 && copies.load(Ordering::Relaxed) == before {
             thread::yield_now();
         }

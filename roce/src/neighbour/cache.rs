@@ -11,9 +11,9 @@
 //! ```
 //!
 //! A received frame never creates an entry, so received frames cannot fill the cache. A received frame changes the
-//! Ethernet address of an entry only if the frame is a reply to an outstanding query. An Ethernet address in use is
-//! replaced only if, during a verification, the unicast queries to this address got no reply ([`PROBE_WAIT_NANOS`]). A
-//! claim starts a verification, at most once per [`VERIFY_INTERVAL_NANOS`].
+//! Ethernet address of an entry only if the frame is a reply to an outstanding query. A verification (state `Probing`)
+//! first sends unicast queries to the Ethernet address in use; this address is replaced only if these queries got no
+//! reply ([`PROBE_WAIT_NANOS`]). A claim starts a verification, at most once per [`VERIFY_INTERVAL_NANOS`].
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
@@ -71,8 +71,8 @@ enum State {
         asks: usize,
         due: Instant,
     },
-    /// `mac` is in use. A lookup at `fresh_until` or later starts a verification. A claim of another Ethernet address
-    /// starts a verification, too: if the claim is received before `settled_until`, at `settled_until`, else at once.
+    /// `mac` is in use. A lookup at `fresh_until` or later starts a verification. After a claim of another Ethernet
+    /// address, a verification starts at `settled_until`, or at once if `settled_until` has passed.
     Known {
         mac: Mac,
         fresh_until: Instant,

@@ -12,7 +12,8 @@ use std::net::{IpAddr, Ipv6Addr};
 
 use crate::id::{Gid, Mac};
 
-/// Largest number of entries of a GID table; verbs has 8 bits for the source GID index (`sgid_index`).
+/// Largest number of entries of a GID table: at most 256, because the source GID index of verbs (`sgid_index`) has 8
+/// bits.
 pub const GIDS_MAX: usize = 128;
 
 pub(crate) const LINK_LOCAL_INDEX: usize = 0;
@@ -29,7 +30,8 @@ pub struct GidEntry {
     pub prefix_bits: u8,
     /// VLAN of the address, 1 to 4094; `None` for untagged frames.
     pub vlan: Option<u16>,
-    /// True if `take_unannounced` has returned this address; no later call returns this address.
+    /// True if `take_unannounced` has returned this address; no later call returns it, unless `announce_again` was
+    /// called.
     pub(super) announced: bool,
 }
 
@@ -155,7 +157,8 @@ impl GidTable {
     }
 
     /// Makes `addresses` (each with its prefix length in bits) the addresses of this table, beside the link-local GID.
-    /// An address that was in the table already keeps its GID index. All new addresses get the VLAN `vlan`.
+    /// All addresses get the VLAN `vlan`. If the table already has an address with the same prefix length and VLAN,
+    /// this address keeps its GID index.
     ///
     /// # Errors
     /// The first error of [`GidTable::add`]. The addresses without an error are in the table nevertheless.
@@ -208,10 +211,10 @@ impl GidTable {
         self.entries.is_empty()
     }
 
-    /// Returns the index of the source address for packets to `destination`; `None` if no address qualifies. Source and
-    /// destination have the same IP family. Order of preference if `destination` is unicast: `destination` itself, the
-    /// address with the longest prefix whose subnet contains `destination`, the first address that is not link-local.
-    /// If `destination` is an IPv6 link-local address, the third choice is excluded.
+    /// Returns the index of the source address for packets to `destination`; `None` if no address qualifies. The source
+    /// address has the IP family of `destination`. Preference for a unicast `destination`: first `destination` itself;
+    /// then, of the addresses whose subnet contains `destination`, the address with the longest prefix; then the first
+    /// address that is not link-local. If `destination` is an IPv6 link-local address, the last of these is excluded.
     pub fn select_for(&self, destination: IpAddr) -> Option<usize> {
         let destination = Gid::from(destination).ip();
         let rank = |entry: &GidEntry| {

@@ -91,8 +91,8 @@ impl NeighbourConfig {
     /// Returns the GID table of the port.
     ///
     /// # Errors
-    /// [`GidError`] if an IP address, a prefix length or the VLAN is not valid, or if one address is given with different
-    /// prefix lengths.
+    /// [`GidError`] if an IP address, a prefix length or the VLAN is not valid, or if one address is given with
+    /// different prefix lengths.
     pub fn gid_table(&self) -> Result<GidTable, GidError> {
         let mut gids = GidTable::on_vlan(self.mac, self.vlan)?;
         for &(ip, prefix_bits) in &self.gids {
@@ -166,8 +166,8 @@ impl Neighbour {
         &mut self.gids
     }
 
-    /// Sets the gateways of a dedicated port; `None`: no gateway of this IP family. MACs that were resolved before are
-    /// resolved again.
+    /// Sets the gateways of a dedicated port; `None`: no gateway of this IP family. A change of a gateway changes
+    /// [`Neighbour::generation`], so that callers resolve MACs again.
     pub fn set_gateways(&mut self, gateway_v4: Option<Ipv4Addr>, gateway_v6: Option<Ipv6Addr>) {
         if (self.gateway_v4, self.gateway_v6) != (gateway_v4, gateway_v6) {
             (self.gateway_v4, self.gateway_v6) = (gateway_v4, gateway_v6);
@@ -175,8 +175,8 @@ impl Neighbour {
         }
     }
 
-    /// Makes the next `poll_transmit` of a dedicated port announce all addresses again, because the link was down, and
-    /// the peers or switches at the other end of the link may be different ones now.
+    /// Makes the next `poll_transmit` of a dedicated port announce all addresses again. To be called when the link is
+    /// up again after it was down, because other stations and switches may be on the link now.
     pub fn announce_again(&mut self) {
         self.gids.announce_again();
         self.announced = None;

@@ -59,7 +59,7 @@ impl Impairment {
     }
 }
 
-/// Kind of an [`Impairment`], by its name in files.
+/// Kind of an [`Impairment`]. Files with packet events or fault tapes contain the name of the kind.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Action {
     /// [`Impairment::Drop`].
@@ -76,7 +76,7 @@ pub enum Action {
     Reorder,
 }
 
-/// Actions by name; the first name of an action is the name that [`Action`] is printed with.
+/// Actions by name. If an action has two names, `Display` of [`Action`] writes the first name.
 const ACTIONS: [(&str, Action); 7] = [
     ("drop", Action::Drop),
     ("corrupt", Action::Corrupt),
@@ -203,7 +203,7 @@ pub(crate) fn flip_bit(frame: &mut [u8], len_bytes: usize, bit: i64) {
 }
 
 /// Sets the CE mark (RFC 3168 section 5) of an IPv4 or IPv6 packet, as a router does, and recomputes the IPv4 header
-/// checksum. The ICRC covers neither the ECN field nor this checksum. Other frames are unchanged.
+/// checksum. The ICRC covers neither the ECN field nor this checksum. Frames of other protocols are unchanged.
 pub fn mark_ce(frame: &mut [u8]) {
     let Some((bytes, mut l3)) = frame.split_first_chunk_mut() else { return };
     let mut ethertype = EthHeader::parse(bytes).ethertype;

@@ -38,8 +38,8 @@ pub enum Payload {
     /// Payload is transmitted. The sender computes the ICRC, and the receiver checks the ICRC.
     Carried,
     /// In a simulation, only headers, lengths and the bitmaps of SACKs are transmitted. Payload bytes are unspecified
-    /// at the receiver, so its memory should be [`crate::mem::Memory::phantom`]. The ICRC of a packet is
-    /// [`PHANTOM_ICRC`], or another value if the frame was corrupted.
+    /// at the receiver, so the memory of the receiver should be [`crate::mem::Memory::phantom`]. The ICRC of a packet
+    /// is [`PHANTOM_ICRC`], or another value if the frame was corrupted.
     Phantom,
 }
 

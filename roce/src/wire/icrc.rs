@@ -59,11 +59,11 @@ pub(super) fn compute_with(l3: &[u8], fields: RetransmitFields) -> Option<u32> {
     Some(crc(start(l3)? ^ changes, l3))
 }
 
-/// Returns the initial state of the CRC register for which the CRC of the unmasked `l3` is the ICRC of `l3`. `None` as
-/// for [`compute`].
+/// Returns an initial state of the CRC register: the CRC of `l3`, computed from this state without masking, is the ICRC
+/// of `l3`. `None` as for [`compute`].
 ///
-/// Because a CRC is linear, an XOR into the initial state has the same effect as masking a header byte. Otherwise the
-/// packet would have to be copied, or the CRC computed in several parts.
+/// Because a CRC is linear, an XOR into the initial state has the same effect as masking a header byte. Without this
+/// XOR, the packet would have to be copied, or the CRC computed in several parts.
 #[inline(always)]
 fn start(l3: &[u8]) -> Option<u32> {
     match l3.first()? >> 4 {
@@ -87,8 +87,8 @@ fn start_at<const N: usize>(
     front_mask: [u8; 4],
     masked: &[usize],
 ) -> Option<u32> {
-    // A CRC-32 XORs the first four input bytes into the register. The masked bits of these bytes are XORed into the
-    // initial state, so that they cancel out.
+    // A CRC-32 XORs the first four input bytes into the register. The masked bits of these bytes are also XORed into
+    // the initial state, so that these bits cancel out.
     let front = u32::from_le_bytes(*header.first_chunk()?);
     let mut register = start ^ (front & u32::from_le_bytes(front_mask));
     for &at in masked {

@@ -273,7 +273,8 @@ impl HeaderTemplate {
 }
 
 /// Header fields that differ between the queue pairs of one address handle, and the part of the ICRC that depends on
-/// these fields. A change of destination MAC or traffic class changes none of them, because the ICRC covers neither.
+/// these fields. Destination MAC and traffic class are not covered by the ICRC, so a change of either changes no field
+/// here.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct QpFields {
     /// ICRC of the headers alone, with zeroes in the fields that differ between packets.
@@ -408,7 +409,7 @@ impl AddressTemplate {
         }
     }
 
-    /// Writes the headers of a packet to the queue pair of `qp`, as [`HeaderTemplate::write`] does.
+    /// Writes the headers of a packet with the fields `qp` of its queue pair, as [`HeaderTemplate::write`] does.
     #[must_use]
     pub(crate) fn write<'f>(
         &self,
