@@ -219,8 +219,8 @@ impl Context {
         self.shared().drive()
     }
 
-    /// Delivers no further [`Event::PortActive`] and [`Event::PortError`] to this context, and removes those pending: for
-    /// a caller that reports the port as active also while no peer is connected.
+    /// Delivers no further [`Event::PortActive`] and [`Event::PortError`] to this context, and removes those pending:
+    /// for a caller that reports the port as active also while no peer is connected.
     pub fn ignore_link_events(&self) {
         self.objects.ignore_link_events();
     }

@@ -1,5 +1,5 @@
-//! Tests of the hand-over of the engine between threads (`drive.rs`), of sleeping threads (`sleep.rs`) and of completion
-//! events (`inbox.rs`) under loom, which runs every interleaving of the threads (`scripts/check.sh loom`).
+//! Tests of the hand-over of the engine between threads (`drive.rs`), of sleeping threads (`sleep.rs`) and of
+//! completion events (`inbox.rs`) under loom, which runs every interleaving of the threads (`scripts/check.sh loom`).
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -196,7 +196,8 @@ fn a_post_is_not_lost_beside_a_leader_that_falls_asleep() {
     loom::model(|| server_beside_a_poster(true));
 }
 
-/// A leader leaves while work requests are outstanding: the background thread, which sleeps without a timeout, is woken.
+/// A leader leaves while work requests are outstanding: the background thread, which sleeps without a timeout, is
+/// woken.
 #[test]
 fn a_leader_that_leaves_wakes_the_background_thread_for_a_deadline() {
     loom::model(|| {
@@ -246,7 +247,7 @@ fn a_post_is_not_lost_beside_a_leader_that_leaves() {
         let leader = thread::spawn({
             let (sleep, lock) = (sleep.clone(), lock.clone());
             move || {
-                // The end of `Waiter`.
+                // The steps of the drop of `Waiter`.
                 let mut driven = lock.lock();
                 sleep.announce();
                 driven.send_posted();

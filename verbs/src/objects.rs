@@ -60,7 +60,8 @@ pub struct ContextObjects {
     owned: Mutex<HashSet<Object>>,
 }
 
-/// Number of polls of the engine before a queue pair is destroyed: one that may make an ACK due, and one that sends it.
+/// Number of polls of the engine before a queue pair is destroyed. The first poll may make an ACK due; the second poll
+/// sends this ACK.
 const FAREWELL_POLLS: u32 = 2;
 
 impl ContextObjects {
@@ -95,7 +96,7 @@ impl ContextObjects {
         self.owned().contains(&object)
     }
 
-    /// Fails if `object`, which a new object is to use, does not belong to this context, or after a fatal error.
+    /// Fails after a fatal error, or if `object`, which a new object is to use, does not belong to this context.
     fn usable(&self, object: Object) -> Result<(), Error> {
         self.shared().check()?;
         if self.owns(object) { Ok(()) } else { Err(CreateError::Unknown(object.kind()).into()) }
@@ -287,8 +288,8 @@ impl ContextObjects {
         self.events.take()
     }
 
-    /// Removes and returns the oldest asynchronous event, after a call of `on_take`. The destruction of the event's
-    /// object waits for this call, so that `on_take` may use the cookie.
+    /// Calls `on_take` with the oldest asynchronous event, and removes and returns this event. A call that destroys the
+    /// event's object does not return while `on_take` runs, so `on_take` may use the cookie.
     pub fn poll_async_event_with(&self, on_take: impl Fn(&AsyncEvent)) -> Option<AsyncEvent> {
         self.events.take_with(on_take)
     }
@@ -447,7 +448,8 @@ mod tests {
         assert!(objects.query_qp(qp).is_some() && objects.query_srq(srq).is_some(), "all are as before");
     }
 
-    /// The waiters of the channel would drive the other device, and a fatal error of this device would not wake them.
+    /// A completion queue cannot use the channel of another device. The threads that wait on this channel would drive
+    /// the other device, and a fatal error of the completion queue's device would not wake them.
     #[test]
     fn a_completion_channel_of_another_device_is_unknown() {
         let context = open("net_null96", &DeviceOptions::default());
@@ -458,7 +460,7 @@ mod tests {
         assert!(other.objects().create_cq(4, Some(&channel), 0).is_ok());
     }
 
-    /// Makes events of all kinds of object: the queue pair goes into error, its flushed receives are more than the
+    /// Causes events of objects of all kinds: a queue pair goes into error, its flushed receives are more than the
     /// completion queue has room for, and the shared receive queue of a second queue pair is below its limit.
     #[test]
     fn events_contain_the_cookie_of_their_object_until_it_is_destroyed() {
@@ -496,7 +498,7 @@ mod tests {
         assert_eq!((channel.try_wait().unwrap(), is_readable(&channel)), (None, false));
         assert_eq!(poller.poll(&mut Vec::new(), 4).unwrap(), 1);
 
-        // In the place of the engine, because the test then knows which events are pending.
+        // The test delivers events itself, in the place of the engine, so that it knows which events are pending.
         let deliver = |event| objects.shared().listeners.deliver(event);
         let ours = [Event::Completion(cq), Event::CqError(cq), Event::QpFatal(qp), Event::QpFatal(srq_qp)];
         let others = [Event::Completion(other_cq), Event::SrqLimitReached(srq)];
@@ -509,7 +511,7 @@ mod tests {
         let event = CompletionEvent { cq: other_cq, cookie: 12 };
         assert_eq!([(); 2].map(|()| channel.try_wait().unwrap()), [Some(event), None]);
         assert!(!is_readable(&channel) && !is_readable(context.async_event_fd()));
-        // The ends of destroyed objects can still be used, without an effect.
+        // The application's ends of the queues of destroyed objects can still be used, without an effect.
         queues.post_recv(&receive).unwrap();
         assert_eq!(poller.poll(&mut Vec::new(), 4).unwrap(), 0);
     }

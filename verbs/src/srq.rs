@@ -35,8 +35,8 @@ pub(crate) struct SrqInner {
 
 impl Drop for SrqInner {
     fn drop(&mut self) {
-        // The destruction fails after a fatal error. It also fails while a queue pair that was created by number uses
-        // this shared receive queue: the drop of `objects` then destroys the shared receive queue.
+        // Fails after a fatal error, and while a queue pair that was created through `ContextObjects` uses this shared
+        // receive queue. In the second case, the drop of `objects` destroys the shared receive queue.
         let _ = self.pd.objects.destroy_srq(self.id);
     }
 }

@@ -35,8 +35,8 @@ fn errors_name_the_limit_that_is_too_low() {
     assert!(limited.open > 0 && limited.open < limit_now, "{limited}");
     names_the_limit(&error.to_string(), limited);
 
-    // A device needs no more than it says, and no locked memory. Some files of this process may have higher numbers than
-    // the limit.
+    // A device opens with `needed` further descriptors, and without locked memory. The limit is raised step by
+    // step, because some descriptors of this process may have numbers above the limit.
     limit(Resource::Memlock, 0);
     let raised = (limited.open + needed..).find_map(|files| {
         limit(Resource::Nofile, files);

@@ -1,5 +1,5 @@
-//! Memory that the application owns: checked when it is registered, and, if the application unmaps it before it is
-//! deregistered, no cause of a signal.
+//! Memory that the application owns. The memory is checked when it is registered. If the application unmaps registered
+//! memory, a copy by the engine fails, and the signal of the memory fault does not end the process.
 
 mod maps;
 mod populate;
@@ -21,7 +21,7 @@ pub(crate) fn prepare(memory: &Memory, access: Access) -> Result<(), UnusableMem
     if !memory.is_lent() || memory.len_bytes() == 0 {
         return Ok(());
     }
-    // The list of mappings is read from a file.
+    // The list of mappings is read from a file; the read is a cancellation point.
     let _no_cancel = NoCancel::new();
     signals::install()?;
     populate::populate(memory, access)

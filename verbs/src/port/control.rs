@@ -86,8 +86,8 @@ impl PortControl {
         self.port.restart(data_path.queues_mut())
     }
 
-    /// On a memif client whose link is down, restarts the port, at most once per `RESTART_INTERVAL`. Returns whether the
-    /// link is up.
+    /// On a memif client whose link is down, restarts the port, at most once per `RESTART_INTERVAL`. Returns whether
+    /// the link is up.
     ///
     /// # Errors
     /// The driver's error if the restart fails; a later call may succeed.

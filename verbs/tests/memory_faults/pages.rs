@@ -10,13 +10,13 @@ use verbs::{Access, Memory, Mr, Pd};
 pub(crate) const PAGE_BYTES: usize = 4096;
 pub(crate) const READ_WRITE: libc::c_int = libc::PROT_READ | libc::PROT_WRITE;
 
-/// What happens to pages after their registration.
+/// Loss of pages after their registration: a change by which accesses to the pages fail.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Loss {
     Unmapped,
     NoAccess,
     ReadOnly,
-    /// The file of the pages ends before them.
+    /// The file is truncated, so that it ends before the pages.
     Truncated,
 }
 
@@ -95,13 +95,13 @@ impl Pages {
 
     /// Reads a byte by code that is no copy of an engine.
     pub(crate) fn touch(&self, offset: usize) -> u8 {
-        // SAFETY: none: tests whose process is to end by a fault call this.
+        // SAFETY: none. The callers are tests whose process a fault of this access is to end.
         unsafe { self.base.wrapping_add(offset).read_volatile() }
     }
 
     /// Returns bytes of the pages, of which some may be lost.
     pub(crate) fn slice(&mut self, offset: usize, len_bytes: usize) -> &mut [u8] {
-        // SAFETY: none: tests whose process is to end by a fault call this.
+        // SAFETY: none. The callers are tests whose process a fault of an access to the slice is to end.
         unsafe { std::slice::from_raw_parts_mut(self.base.wrapping_add(offset), len_bytes) }
     }
 }
