@@ -35,7 +35,7 @@ use crate::watch;
 /// its processor.
 const POLLED_NANOS: u64 = 20_000;
 /// If the application polled for at least this time after a takeover of the port, the number of polls before the next
-/// takeover is reset to its minimum, otherwise doubled (`Activity::end_polls`).
+/// takeover is reset to its minimum. Otherwise this number is doubled (`Activity::end_polls`).
 const POLLED_LONG: Duration = Duration::from_millis(10);
 /// Length of the longest nap of an armed port. Such a port needs naps while frames wait for room in the transmit ring
 /// (the peer has stopped receiving), and after `SPURIOUS_MAX` wake-ups without a frame.
@@ -89,7 +89,6 @@ struct Watching {
     nap: Duration,
 }
 
-/// The background server of a device.
 pub(crate) struct BackgroundServer {
     shared: Arc<Shared>,
     link: LinkWatch,
@@ -104,7 +103,7 @@ pub(crate) struct BackgroundServer {
     /// Value of `Activity::polls` at the begin of the last sleep.
     polls_slept: u64,
     spurious: u32,
-    /// If true, the next call of `drive` returns at once, so that the server sleeps without polling for the time of
+    /// If true, the next call of `drive` returns at once, so that the server sleeps without the polls of `drive`.
     /// `linger`.
     yields: bool,
     /// Whether the statistics socket may end a rest. After a failure to accept a reader, false until the next
@@ -309,8 +308,8 @@ impl BackgroundServer {
         Rest { until, on_sources: false, reason: Reason::Watching }
     }
 
-    /// After a nap: doubles the nap if application threads still poll. Ends the watch if application threads do not
-    /// poll, have requested a notification, or wait in `CompChannel::wait`.
+    /// After a nap: doubles the nap if application threads still poll. If these threads have stopped polling, have
+    /// requested a notification, or wait in `CompChannel::wait`, ends the state [`Watching`].
     fn end_nap(&mut self) {
         let shared = &*self.shared;
         let is_polled = shared.activity.idle_nanos(shared.now()) <= POLLED_NANOS;

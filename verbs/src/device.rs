@@ -191,7 +191,6 @@ impl DeviceCore {
         self.dpdk_mut().arm()
     }
 
-    /// Ends the effect of `arm`.
     pub(crate) fn disarm(&mut self) {
         self.dpdk_mut().disarm();
     }

@@ -219,8 +219,8 @@ impl Activity {
         self.polls_awaited.store(self.polls(), Ordering::Relaxed);
     }
 
-    /// Returns whether application threads have polled so often since the last [`Activity::await_polls`] that they
-    /// need no other thread.
+    /// Returns whether application threads have polled so often since the last [`Activity::await_polls`] that they need
+    /// no background thread.
     pub(crate) fn is_polled(&self) -> bool {
         let polls = self.polls().wrapping_sub(self.polls_awaited.load(Ordering::Relaxed));
         polls >= self.polls_min.load(Ordering::Relaxed)

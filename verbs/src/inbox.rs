@@ -93,7 +93,7 @@ impl<T, S: Semaphore> Inbox<T, S> {
         self.take_with(|_| {})
     }
 
-    /// Calls `on_take` with the oldest event, and returns this event, which is removed. [`Inbox::discard`] waits until
+    /// Removes the oldest event, calls `on_take` with this event, and returns the event. [`Inbox::discard`] waits until
     /// `on_take` has returned.
     pub(crate) fn take_with(&self, on_take: impl FnOnce(&T)) -> Option<T> {
         if !self.process.is_current() {

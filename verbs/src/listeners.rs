@@ -1,6 +1,6 @@
 //! Delivery of events. An asynchronous event of an object is appended to the queue of the context that created the
-//! object, an event of the device to the queues of all contexts of the device, and a completion event to the completion
-//! channel of its completion queue.
+//! object. An event of the device is appended to the queues of all contexts of the device. A completion event is
+//! appended to the completion channel of its completion queue.
 
 use std::collections::HashMap;
 use std::ptr;

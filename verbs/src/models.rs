@@ -1,5 +1,5 @@
-//! Tests of the hand-over of the engine between threads (`drive.rs`), of sleeping threads (`sleep.rs`) and of
-//! completion events (`inbox.rs`) under loom, which runs every interleaving of the threads (`scripts/check.sh loom`).
+//! Tests under loom, which runs every interleaving of the threads (`scripts/check.sh loom`): the hand-over of the
+//! engine between threads (`drive.rs`), threads that sleep (`sleep.rs`), and completion events (`inbox.rs`).
 
 use std::collections::VecDeque;
 use std::sync::Arc;

@@ -126,7 +126,7 @@ impl Mr {
 
 impl Drop for Mr {
     fn drop(&mut self) {
-        // Fails after a fatal error, and if the region was deregistered by its key.
+        // Fails after a fatal error, and if the region was deregistered through `ContextObjects`.
         let _ = self.pd.objects.deregister(self.lkey);
     }
 }

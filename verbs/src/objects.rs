@@ -29,20 +29,22 @@ const RESOLVE_TIMEOUT: Duration = Duration::from_secs(3);
 /// the same time.
 ///
 /// # Lifetime of objects
-/// While a memory region, shared receive queue or queue pair uses a protection domain, or a queue pair uses a
-/// completion queue or shared receive queue, the destruction of the used object fails with [`DestroyError::Busy`]
-/// (`EBUSY` in C). A memory region can be deregistered at any time; work requests that use the region fail.
+/// If an object uses another object, the destruction of the used object fails with [`DestroyError::Busy`] (`EBUSY` in
+/// C). A memory region, shared receive queue or queue pair uses a protection domain. A queue pair also uses completion
+/// queues, and may use a shared receive queue. A memory region can be deregistered at any time; work requests that use
+/// the region fail.
 ///
 /// An object belongs to the context that created the object. In calls on another context, even on one of the same
 /// device, the object is unknown, as a destroyed object is: [`CreateError::Unknown`], [`DestroyError::Unknown`] or
 /// [`ModifyError::UnknownQp`] (`EINVAL` in C). The number of a destroyed object is in quarantine, so a second
 /// destruction of the object fails, and destroys no other object.
 ///
-/// When all clones of the [`crate::Context`] and all its objects of the types above are dropped (`ibv_close_device`),
-/// the remaining objects are destroyed, queue pairs first and protection domains last, as the kernel does when a
-/// program closes a device of libibverbs. At the end of the process the kernel releases the port and the memory, so a
-/// program may exit without destroying its objects. While a [`QpQueues`], [`SrqQueue`], [`CqQueue`] or [`CompChannel`]
-/// of a closed device exists, the port stays open, and [`crate::Context::open`] of this port fails.
+/// The context is closed (`ibv_close_device`) when all clones of the [`crate::Context`] and all its objects of the
+/// types above are dropped. The remaining objects are then destroyed, queue pairs first and protection domains last.
+/// The kernel does the same when a program closes a device of libibverbs. At the end of the process the kernel releases
+/// the port and the memory, so a program may exit without destroying its objects. While a [`QpQueues`], [`SrqQueue`],
+/// [`CqQueue`] or [`CompChannel`] of a closed device exists, the port stays open, and [`crate::Context::open`] of this
+/// port fails.
 ///
 /// # Cookies
 /// A queue pair, completion queue or shared receive queue has a cookie, given at its creation: in C the pointer
@@ -288,8 +290,8 @@ impl ContextObjects {
         self.events.take()
     }
 
-    /// Calls `on_take` with the oldest asynchronous event, and removes and returns this event. A call that destroys the
-    /// event's object does not return while `on_take` runs, so `on_take` may use the cookie.
+    /// Removes the oldest asynchronous event, calls `on_take` with this event, and returns the event. A call that
+    /// destroys the event's object does not return while `on_take` runs, so `on_take` may use the cookie.
     pub fn poll_async_event_with(&self, on_take: impl Fn(&AsyncEvent)) -> Option<AsyncEvent> {
         self.events.take_with(on_take)
     }

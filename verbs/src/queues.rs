@@ -120,7 +120,8 @@ impl QpQueues {
         let recv = self.recv.as_ref().ok_or(PostError::Shared)?;
         recv.lock().post(request)?;
         if self.shared.sleep.is_server_asleep() {
-            // If the queue pair is in state ERR, the engine must flush the receive. The server sleeps, so this thread
+            // If the queue pair is in state ERR, a poll must flush the receive. The push makes the engine read the
+            // doorbell of the receive queue, and wakes the sleeping server, which polls.
             // pushes.
             self.shared.push();
         }

@@ -136,8 +136,8 @@ impl<B: Semaphore> Sleep<B> {
         self.until.load(Ordering::Relaxed) != AWAKE
     }
 
-    /// Announces that the calling server will sleep. The caller has locked the engine; it then polls the engine, and
-    /// calls `sleep_until` or `wake_up`.
+    /// Announces that the calling server, which has locked the engine, will sleep. After this call, the server polls
+    /// the engine, and calls `sleep_until` or `wake_up`.
     pub(crate) fn announce(&self) {
         self.until.store(u64::MAX, Ordering::Relaxed);
         barrier::heavy();
@@ -212,7 +212,6 @@ impl<B: Semaphore> Sleep<B> {
         }
     }
 
-    /// Wakes the background thread.
     pub(crate) fn wake_background(&self) {
         self.background_bell.add();
     }

@@ -108,7 +108,8 @@ impl Srq {
         self.0.pd.objects.set_srq_limit(self.0.id, limit)
     }
 
-    /// Returns the attributes (`ibv_query_srq`); `None` if the shared receive queue was destroyed by its number.
+    /// Returns the attributes (`ibv_query_srq`); `None` if the shared receive queue was destroyed through
+    /// [`ContextObjects`](crate::ContextObjects).
     pub fn query(&self) -> Option<SrqOptions> {
         let attr = self.0.pd.objects.query_srq(self.0.id)?;
         Some(SrqOptions { max_wr: attr.max_wr, max_sge: attr.max_sge, limit: attr.limit })

@@ -15,8 +15,9 @@ pub(crate) fn prepare_thread() {
     signals::unblock();
 }
 
-/// Prepares memory of the application for registration: its pages are present and accessible as `access` needs, and
-/// the process handles memory faults. Takes no lock of a device, because the kernel may read the pages from a file.
+/// Prepares memory of the application for registration: makes its pages present, checks that they are accessible as
+/// `access` needs, and installs the handler of memory faults. Takes no lock of a device, because the kernel may read
+/// the pages from a file.
 pub(crate) fn prepare(memory: &Memory, access: Access) -> Result<(), UnusableMemory> {
     if !memory.is_lent() || memory.len_bytes() == 0 {
         return Ok(());
