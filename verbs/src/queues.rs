@@ -122,7 +122,6 @@ impl QpQueues {
         if self.shared.sleep.is_server_asleep() {
             // If the queue pair is in state ERR, a poll must flush the receive. The push makes the engine read the
             // doorbell of the receive queue, and wakes the sleeping server, which polls.
-            // pushes.
             self.shared.push();
         }
         Ok(())

@@ -95,13 +95,13 @@ impl Pages {
 
     /// Reads a byte by code that is no copy of an engine.
     pub(crate) fn touch(&self, offset: usize) -> u8 {
-        // SAFETY: none. The callers are tests whose process a fault of this access is to end.
+        // SAFETY: none. The test expects that this access faults and ends the process.
         unsafe { self.base.wrapping_add(offset).read_volatile() }
     }
 
     /// Returns bytes of the pages, of which some may be lost.
     pub(crate) fn slice(&mut self, offset: usize, len_bytes: usize) -> &mut [u8] {
-        // SAFETY: none. The callers are tests whose process a fault of an access to the slice is to end.
+        // SAFETY: none. The test expects that an access to the slice faults and ends the process.
         unsafe { std::slice::from_raw_parts_mut(self.base.wrapping_add(offset), len_bytes) }
     }
 }
