@@ -43,11 +43,13 @@ const NAP_STALLED_MAX: Duration = Duration::from_millis(200);
 /// Number of wake-ups without a frame, in succession, after which the background thread naps, because the wake source
 /// may stay readable for ever.
 const SPURIOUS_MAX: u32 = 16;
-/// Interval of maintenance of an idle device.
+/// Interval between two calls of [`BackgroundServer::maintain`] on an idle device.
 const MAINTAIN_IDLE: Duration = Duration::from_secs(1);
-/// Interval of maintenance of a device in use: the interval at which counters are compared.
+/// Interval between two calls of [`BackgroundServer::maintain`] on a device in use: the interval at which counters are
+/// compared.
 const MAINTAIN_ACTIVE: Duration = Duration::from_millis(200);
-/// Interval of maintenance while the link of a memif client is down, or neighbours of a shared port are unresolved.
+/// Interval between two calls of [`BackgroundServer::maintain`] while the link of a memif client is down, or neighbours
+/// of a shared port are unresolved.
 const MAINTAIN_WAITING: Duration = Duration::from_millis(20);
 
 /// The descriptors that ended a rest.
@@ -98,9 +100,9 @@ pub(crate) struct BackgroundServer {
     linger: Linger,
     nap: Duration,
     watching: Option<Watching>,
-    /// Value of `Activity::polls` at the last maintenance.
+    /// Value of `Activity::polls` at the last call of `maintain`.
     polls_maintained: u64,
-    /// Value of `Activity::polls` at the begin of the last sleep.
+    /// Value of `Activity::polls` at the beginning of the last sleep.
     polls_slept: u64,
     spurious: u32,
     /// If true, the next call of `drive` returns at once, so that the server sleeps without the polls of `drive`.

@@ -242,7 +242,7 @@ impl ProcessConfig {
 
 /// Returns a locally administered unicast address from `name`.
 fn name_mac(name: &str) -> Mac {
-    // FNV-1a.
+    // The hash function FNV-1a.
     let hash = name
         .bytes()
         .fold(0xcbf2_9ce4_8422_2325_u64, |hash, byte| (hash ^ u64::from(byte)).wrapping_mul(0x100_0000_01b3));

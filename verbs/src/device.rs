@@ -113,7 +113,7 @@ pub(crate) struct SharedState {
     /// A duplicate of the descriptor of the kernel's changes, which is read with `kernel` locked; `None` if the port is
     /// dedicated.
     kernel_changes: Option<OwnedFd>,
-    /// Dropped after `driven`, whose port receives packets to the leased QPNs.
+    /// Dropped after `driven`: the port in `driven` receives packets to the leased QPNs until the port is dropped.
     _lease: Option<Lease>,
     /// Dropped last: exists until the port is closed.
     pub(crate) alive: Arc<()>,

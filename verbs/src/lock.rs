@@ -13,7 +13,7 @@ use dpdk_ffi::NoCancel;
 #[cfg(not(loom))]
 pub(crate) type Lock<T> = spin::mutex::SpinMutex<T, Relax>;
 
-/// The wait of a thread that failed to lock a [`Lock`]: [`relax`].
+/// Makes a thread that failed to lock a [`Lock`] call [`relax`].
 #[cfg(not(loom))]
 pub(crate) struct Relax;
 
@@ -25,7 +25,7 @@ impl spin::RelaxStrategy for Relax {
     }
 }
 
-/// In every `CALLS_PER_SLEEP`th of its calls of [`relax`], a thread sleeps.
+/// Of this number of calls of [`relax`] by a thread, the last call sleeps.
 const CALLS_PER_SLEEP: u32 = 1024;
 /// Length of the sleep in [`relax`] and [`spin`].
 const SLEEP: Duration = Duration::from_micros(100);
@@ -52,8 +52,8 @@ pub(crate) fn relax() -> bool {
     sleeps
 }
 
-/// In every `SPINS_PER_SLEEP`th of its calls of [`spin`] without progress, a thread sleeps. Sleeps must be rare,
-/// because a thread on another processor may have the lock for a long poll.
+/// Of this number of calls of [`spin`] by a thread without progress, the last call sleeps. Sleeps must be rare, because
+/// a thread on another processor may have the lock for a long poll.
 const SPINS_PER_SLEEP: u32 = 1 << 16;
 
 thread_local! {

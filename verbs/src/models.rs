@@ -127,7 +127,7 @@ impl Semaphore for Arc<Bell> {
     }
 }
 
-/// A substitute for the engine whose work requests must be retransmitted at time 1.
+/// A substitute for the engine whose work requests must be retransmitted at the time 1 ns.
 struct SleepCore {
     bells: Arc<Doorbells>,
     sent: Vec<usize>,
@@ -247,7 +247,7 @@ fn a_post_is_not_lost_beside_a_leader_that_leaves() {
         let leader = thread::spawn({
             let (sleep, lock) = (sleep.clone(), lock.clone());
             move || {
-                // The steps of the drop of `Waiter`.
+                // The leader leaves by the same steps as the drop of `Waiter`.
                 let mut driven = lock.lock();
                 sleep.announce();
                 driven.send_posted();

@@ -115,7 +115,7 @@ fn hex(text: &str) -> Option<u32> {
     (number < Psn::COUNT).then_some(number)
 }
 
-/// Returns the opcode of this name, as `roce dump` writes it; `RC` may be left out.
+/// Returns the opcode with the name `name`, as `roce dump` writes the name; `RC` may be left out.
 fn opcode(name: &str) -> Result<Opcode, String> {
     let wanted = name.to_uppercase().replace(['_', '-'], " ");
     let fits = |known: &str| known == wanted || known.strip_prefix("RC ") == Some(wanted.as_str());
@@ -162,7 +162,7 @@ impl Entry {
     }
 }
 
-/// A packet event, of which the methods return the keys as text.
+/// A packet event whose keys the methods return as text.
 pub struct EventText<'a>(pub &'a PacketEvent);
 
 impl EventText<'_> {

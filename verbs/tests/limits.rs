@@ -46,7 +46,7 @@ fn errors_name_the_limit_that_is_too_low() {
     let pd = context.alloc_pd().unwrap();
     pd.alloc(1 << 20, Access::LOCAL_WRITE).unwrap();
 
-    // EAL has raised the limit, if it uses hugepages.
+    // EAL raises the limit if EAL uses hugepages, so the limit is set again.
     limit(Resource::Nofile, files);
     let others: Vec<File> = std::iter::from_fn(|| File::open("/dev/null").ok()).collect();
     assert!(!others.is_empty(), "the device needs fewer files");

@@ -34,7 +34,7 @@ const VLAN_ID_MASK: u32 = 0xFFF;
 const ETHERTYPE_IPV4: u32 = 0x0800;
 const ETHERTYPE_IPV6: u32 = 0x86DD;
 const UDP: u32 = 17;
-/// More fragments, and the fragment offset.
+/// Bits of the IPv4 header: more fragments, and fragment offset.
 const FRAGMENT: u32 = 0x3FFF;
 const ROCE: u32 = ROCE_UDP_PORT as u32;
 

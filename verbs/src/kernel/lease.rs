@@ -109,7 +109,7 @@ mod tests {
     /// Environment variable with the index of the interface of which a child process leases a prefix.
     const INDEX: &str = "ROCE_TEST_LEASE_INDEX";
 
-    /// An interface that does not exist, because a lease needs only its index.
+    /// Returns an interface that does not exist. A lease uses only its index.
     fn interface(index: u32) -> Interface {
         Interface {
             name: "none".to_owned(),

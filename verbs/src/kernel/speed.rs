@@ -18,7 +18,7 @@ fn read(interfaces: &Path, interface: &Interface) -> Option<u32> {
     let value = |name: &str| fs::read_to_string(interfaces.join(&interface.name).join(name)).ok();
     let is_same = value("ifindex")?.trim() == interface.index.to_string()
         && value("address")?.trim().eq_ignore_ascii_case(&interface.mac.to_string());
-    // -1: unknown.
+    // The kernel reports -1 if the speed is unknown.
     is_same.then(|| value("speed")?.trim().parse().ok()).flatten().filter(|mbps| *mbps > 0)
 }
 

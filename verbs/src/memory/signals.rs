@@ -133,7 +133,7 @@ fn skip_recorded(signal: &Signal, level: usize, handler: usize) {
 
 /// Returns the action of signal `number`, and if `new` is an action, makes it the action of the signal.
 fn action(number: c_int, new: Option<&sigaction>) -> io::Result<sigaction> {
-    // SAFETY: all fields are numbers, and a null pointer, for which 0 is valid.
+    // SAFETY: 0 is valid for all fields.
     let mut old: sigaction = unsafe { zeroed() };
     // SAFETY: both pointers are valid or null. A new action is `on_fault` or the default action.
     let result = unsafe { sigaction(number, new.map_or(null(), |new| new), &mut old) };
@@ -207,7 +207,7 @@ fn pass_on(
 /// `context` is the `ucontext_t` that the kernel passed to the handler.
 #[cfg(all(target_arch = "x86_64", target_os = "linux"))]
 unsafe fn recover(addr: usize, context: *mut c_void) -> bool {
-    // SAFETY: the contract of this function.
+    // SAFETY: `context` is a valid `ucontext_t`, as the contract of this function requires.
     let registers = unsafe { &mut (*context.cast::<libc::ucontext_t>()).uc_mcontext.gregs };
     let register = |index: c_int| registers[index as usize] as usize;
     let site = roce::mem::FaultSite {

@@ -128,7 +128,7 @@ impl Port for DpdkPort {
         self.queues.first_mut().tx_reserve(len_bytes)
     }
 
-    /// `queued_bytes` still counts the frame, so the burst may end a frame earlier.
+    /// `queued_bytes` still includes the frame, so the burst may be one frame shorter.
     fn tx_cancel(&mut self) {
         self.queues.first_mut().tx_cancel();
     }

@@ -43,7 +43,7 @@ impl Pages {
         let file = unsafe { File::from_raw_fd(fd) };
         file.set_len(len_bytes as u64).unwrap();
         let flags = libc::MAP_SHARED | libc::MAP_FIXED_NOREPLACE;
-        // SAFETY: the flag excludes that a mapping is replaced.
+        // SAFETY: `MAP_FIXED_NOREPLACE` replaces no mapping.
         let base = unsafe { libc::mmap(wanted as *mut _, len_bytes, READ_WRITE, flags, file.as_raw_fd(), 0) };
         assert_eq!(base as usize, wanted);
         Pages { file, base: base.cast(), count }
@@ -88,7 +88,7 @@ impl Pages {
     pub(crate) fn is_present(&self, page: usize) -> bool {
         let mut present = 0;
         let at = self.base.wrapping_add(page * PAGE_BYTES);
-        // SAFETY: one byte is written for one page.
+        // SAFETY: `mincore` writes one byte for each page, here one.
         assert_eq!(unsafe { libc::mincore(at.cast(), PAGE_BYTES, &mut present) }, 0);
         present & 1 == 1
     }
