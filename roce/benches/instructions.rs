@@ -192,8 +192,8 @@ fn junk(mut flow: Box<Flow>) -> Box<Flow> {
     flow
 }
 
-// Measures the receive path for frames that the device drops, for requests beyond the rate limit of replies, and for
-// claims.
+// Measures the receive path for frames that the device drops, for ARP and echo requests beyond the rate limit of
+// replies, and for claims.
 #[library_benchmark]
 #[bench::other_station(Flood::new(LinkJunk::OtherStation))]
 #[bench::broadcast(Flood::new(LinkJunk::Broadcast))]

@@ -65,8 +65,8 @@ fn print_control(many: &mut Many) {
     polls.sort_unstable_by(f64::total_cmp);
     let at = |percent: usize| polls[(polls.len() - 1) * percent / 100];
     println!("a neighbour moved: {} polls, median {:.1} us, 99 % {:.1} us", polls.len(), at(50), at(99));
-    // Each queue pair has a timer from its last SEND. Each poll handles at most 16 expired timers, so that after these
-    // polls no timer runs.
+    // Each queue pair has a timer from its last SEND. Each poll handles at most 16 expired timers, so no timer runs
+    // after these polls.
     for _ in 0..many.a.qps.len() / 8 {
         many.poll();
     }

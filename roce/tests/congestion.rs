@@ -163,8 +163,8 @@ fn marked_data_is_answered_and_marked_acknowledgements_are_not() {
     assert_eq!((counters_b.np_ecn_marked_roce_packets, counters_b.np_cnp_sent), (10, 1));
 }
 
-/// A push advances the time of the engine, but does not expire timers. The timer of a pacer must not be dropped because
-/// the time at which the pacer permits a packet has passed.
+/// A push advances the time of the engine, but does not expire timers. If a push passes the time at which the pacer
+/// permits a packet, the engine must still have the timer of the pacer.
 #[test]
 fn a_push_does_not_drop_the_timer_of_a_pacer() {
     let (mut a, mut b) = connected("dcqcn:nvidia,rpg_min_rate=100,rpg_max_rate=10000", 0);

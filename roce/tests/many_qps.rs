@@ -87,7 +87,7 @@ fn connected(a: &mut End, path: AddressVector) -> QpHandles {
     handles
 }
 
-/// Posts a WRITE to queue pair `handles` of `a`. Returns the destination MAC of its packet, which `b` does not receive.
+/// Posts a WRITE to queue pair `handles` of `a`. Returns the destination MAC of the packet, which is then dropped.
 fn destination_of_a_write(a: &mut End, b: &mut End, handles: QpHandles) -> Mac {
     a.send = handles.send;
     a.post(1, SendOp::Write { remote_addr: b.memory.addr(), rkey: b.rkey }, a.sge(0, 64));
@@ -167,7 +167,7 @@ fn an_idle_queue_pair_takes_little_memory() {
     assert!(each > QP_BYTES - 500, "{each} B: lower the bound");
 }
 
-/// The entry of a deadline remains in the engine after the ACK. A thread that is about to sleep must not be woken by it.
+/// After the ACK, the engine still has the entry of the deadline. This entry must not wake a thread that sleeps.
 #[test]
 fn an_acknowledged_message_leaves_no_deadline() {
     let (mut a, mut b) = pair(PathMtu::Mtu1024, 4096, true);

@@ -128,8 +128,9 @@ fn a_region_can_be_deregistered_after_a_panic_in_a_poll() {
     a.engine.objects().deregister(a.lkey).unwrap();
 }
 
-/// A thread that registers many regions replaces the table of regions, and frees the old table only after the engine
-/// has left its epoch. After the panic the engine stays in its epoch until it is dropped.
+/// A thread that registers many regions replaces the table of regions. The thread frees the old table only after the
+/// engine has left its epoch, in which the engine may use the old table. After a panic, the engine leaves its epoch
+/// only when it is dropped.
 #[test]
 fn an_engine_is_dropped_after_a_panic_in_a_poll_while_a_thread_registers() {
     const REGIONS: u32 = 1000;

@@ -4,7 +4,7 @@
 //! ```text
 //!                      the port's wake source, a deadline of the engine, a bell
 //!      ARMED, ASLEEP ------------------------------------------------------------> DRIVING: polls, until no poll found
-//!        ^    |      <------------------------------------------------------------  work for the time LINGER
+//!        ^    |      <------------------------------------------------------------  work for the time of `linger`
 //!        |    |                          idle
 //!        |    | the application polls without requests of notifications: it disarms the port (`Shared::take_over`)
 //!        |    v
@@ -13,9 +13,9 @@
 //!        '----' the application does not poll at the end of a nap, or requests a notification
 //! ```
 //!
-//! While a thread in `CompChannel::wait` is the server of the port (`sleep.rs`), the background server rests, and is
-//! woken by its bell when the leader leaves and work is due. On a port without wake sources, or whose wake sources cannot
-//! be armed at present, the rest is a nap.
+//! While a leader is the server of the port (`sleep.rs`), the background server rests. A leader that leaves rings the
+//! bell of the background server if work may be due. On a port without wake sources, or with wake sources that cannot
+//! be armed at present, a rest is a nap.
 
 use std::os::fd::{AsFd as _, BorrowedFd};
 use std::sync::Arc;
@@ -32,21 +32,26 @@ use crate::sleep::{LATE_NANOS, NAP_MAX, NAP_MIN, nanos};
 use crate::stat::StatSocket;
 use crate::watch;
 
-/// Largest time in nanoseconds since its last poll for an application that polls: longer than a poll of a full burst, and
-/// than the wake-up of a thread that displaces the application from its processor.
+/// The application counts as polling if its last poll was at most this number of nanoseconds ago. The time is longer
+/// than a poll that receives a full burst, and longer than the wake-up of a thread that displaces the application from
+/// its processor.
 const POLLED_NANOS: u64 = 20_000;
-/// Time for which an application must have polled so that it may take over the port again as soon as before.
+/// If the application polled for at least this time after a takeover of the port, the number of polls before the next
+/// takeover is reset to its minimum. Otherwise this number is doubled (`Activity::end_polls`).
 const POLLED_LONG: Duration = Duration::from_millis(10);
-/// Length of the longest nap while frames wait for room in the transmit ring, of a peer that has stopped receiving.
+/// Length of the longest nap of an armed port. Such a port needs naps while frames wait for room in the transmit ring
+/// (the peer has stopped receiving), and after `SPURIOUS_MAX` wake-ups without a frame.
 const NAP_STALLED_MAX: Duration = Duration::from_millis(200);
-/// Wake-ups in succession without a frame after which the background thread takes a nap, because the wake source may be
-/// readable for ever.
+/// Number of wake-ups without a frame, in succession, after which the background thread naps, because the wake source
+/// may stay readable for ever.
 const SPURIOUS_MAX: u32 = 16;
-/// Interval of maintenance of an idle device.
+/// Interval between two calls of [`BackgroundServer::maintain`] on an idle device.
 const MAINTAIN_IDLE: Duration = Duration::from_secs(1);
-/// Interval of maintenance of a device in use: the interval at which counters are compared.
+/// Interval between two calls of [`BackgroundServer::maintain`] on a device in use: the interval at which counters are
+/// compared.
 const MAINTAIN_ACTIVE: Duration = Duration::from_millis(200);
-/// Interval of maintenance while the link of a memif client is down, or neighbours of a shared port are unresolved.
+/// Interval between two calls of [`BackgroundServer::maintain`] while the link of a memif client is down, or neighbours
+/// of a shared port are unresolved.
 const MAINTAIN_WAITING: Duration = Duration::from_millis(20);
 
 /// The descriptors that ended a rest.
@@ -68,11 +73,12 @@ enum Reason {
     Asleep,
     /// Application threads have taken over the port.
     Watching,
-    /// Another thread drives the engine, or the engine must not be driven.
+    /// Another thread drives the engine, or the background thread must not drive the engine: after a fatal error, or
+    /// under `ProgressPolicy::Application`.
     Waiting,
 }
 
-/// A time for which a server needs no turn.
+/// A time in which the background thread need not call [`BackgroundServer::turn`].
 #[derive(Clone, Copy)]
 pub(crate) struct Rest {
     pub(crate) until: Instant,
@@ -87,7 +93,6 @@ struct Watching {
     nap: Duration,
 }
 
-/// The background server of a device.
 pub(crate) struct BackgroundServer {
     shared: Arc<Shared>,
     link: LinkWatch,
@@ -97,12 +102,13 @@ pub(crate) struct BackgroundServer {
     linger: Linger,
     nap: Duration,
     watching: Option<Watching>,
-    /// Value of `Activity::polls` at the last maintenance.
+    /// Value of `Activity::polls` at the last call of `maintain`.
     polls_maintained: u64,
-    /// Value of `Activity::polls` at the begin of the last sleep.
+    /// Value of `Activity::polls` at the beginning of the last sleep.
     polls_slept: u64,
     spurious: u32,
-    /// Whether the statistics socket may end a rest; false from a failure to accept a reader until the next maintenance.
+    /// Whether the statistics socket may end a rest. After a failure to accept a reader, false until the next
+    /// maintenance.
     accepts: bool,
 }
 
@@ -159,8 +165,8 @@ impl BackgroundServer {
         Rest { until, on_sources: false, reason: Reason::Waiting }
     }
 
-    /// Polls the engine until no poll found work for the time of `linger`, another thread took over the port, or the device
-    /// is being closed. Returns true if instead the time `longest` is over.
+    /// Polls the engine until one of these events: no poll found work for the time of `linger`, another thread took over
+    /// the port, the device is being closed, or `longest` is over. Returns true only if `longest` is over.
     fn drive(&mut self, longest: Option<Duration>) -> bool {
         let shared = &*self.shared;
         if shared.sleep.is_led() {
@@ -189,8 +195,8 @@ impl BackgroundServer {
         }
     }
 
-    /// Arms the port for a rest. If a leader is the server of the port, does not arm the port. Returns `None` if a poll
-    /// after the port was armed found work.
+    /// Arms the port and returns a rest. Does not arm the port while a leader is the server of the port. Returns `None`
+    /// if a poll after the port was armed found work.
     fn sleep(&mut self) -> Option<Rest> {
         let shared = &*self.shared;
         let Some(mut driven) = shared.try_lock() else {
@@ -201,7 +207,8 @@ impl BackgroundServer {
         let is_led = shared.sleep.is_led();
         let is_used = std::mem::replace(&mut self.polls_slept, polls) != polls;
         if is_led {
-            // When the leader leaves, the bell rings if a deadline of the engine is earlier.
+            // After the leader has left, `Sleep::ring_if_due` ends this rest if a deadline of the engine is more than
+            // `LATE_NANOS` before `until`.
             if is_used {
                 until = until.min(now + Duration::from_nanos(LATE_NANOS));
             }
@@ -241,7 +248,8 @@ impl BackgroundServer {
         Some(Rest { until, on_sources: self.spurious < SPURIOUS_MAX, reason: Reason::Asleep })
     }
 
-    /// Continues after `rest`, which the descriptors in `woken`, or its end, have ended.
+    /// Continues after the end of `rest`: a descriptor in `woken` became readable, or the time `rest.until` was
+    /// reached.
     pub(crate) fn resume(&mut self, rest: Rest, woken: Woken) {
         self.shared.sleep.clear_background_bell();
         match rest.reason {
@@ -275,10 +283,11 @@ impl BackgroundServer {
             self.spurious = 0;
         } else if woken.by_source {
             self.spurious = (self.spurious + 1).min(SPURIOUS_MAX);
-            // The connection of a memif may have begun or ended.
+            // A memif connection may have begun or ended, so the next maintenance, which checks the link, is due soon.
             self.maintain_at = self.maintain_at.min(Instant::now() + MAINTAIN_WAITING);
         } else if self.spurious == SPURIOUS_MAX {
-            // The nap has ended. One more wake-up without a frame begins the next nap.
+            // This rest was the nap after `SPURIOUS_MAX` wake-ups without a frame. One more such wake-up begins the
+            // next nap.
             self.spurious -= 1;
         } else {
             self.spurious = 0;
@@ -289,7 +298,8 @@ impl BackgroundServer {
     fn watch(&mut self) -> Rest {
         let shared = &*self.shared;
         let watching = self.watching.get_or_insert_with(|| {
-            // The ring with which the application took over, if it did not end a rest.
+            // `Shared::take_over` has rung the bell. If the ring has not ended a rest, it would end the first nap at
+            // once, so the bell is cleared.
             shared.sleep.clear_background_bell();
             Watching { since: Instant::now(), nap: NAP_MIN }
         });
@@ -297,7 +307,8 @@ impl BackgroundServer {
         Rest { until, on_sources: false, reason: Reason::Watching }
     }
 
-    /// Ends the watch if application threads do not poll, have requested a notification, or wait in `CompChannel::wait`.
+    /// After a nap: doubles the nap if application threads still poll. If these threads have stopped polling, have
+    /// requested a notification, or wait in `CompChannel::wait`, ends the state [`Watching`].
     fn end_nap(&mut self) {
         let shared = &*self.shared;
         let is_polled = shared.activity.idle_nanos(shared.now()) <= POLLED_NANOS;
@@ -333,7 +344,8 @@ impl BackgroundServer {
         [bell, stat, link, changes, sources].into_iter().flatten()
     }
 
-    /// Answers readers of statistics, and follows the kernel's neighbours and interface.
+    /// Does the work that `woken` reports: answers readers of statistics, and applies changes of the kernel's interface
+    /// and neighbours to the device.
     fn serve(&mut self, woken: Woken) {
         if woken.by_stat {
             self.answer();
@@ -350,8 +362,9 @@ impl BackgroundServer {
         self.accepts = self.stat.as_ref().is_none_or(|stat| stat.answer(|| self.shared.describe()));
     }
 
-    /// Restarts a memif client whose link is down, follows the link and the kernel's interface and neighbours, answers
-    /// readers of statistics, and logs the growth of counters that should not grow. Does not drive the engine.
+    /// Restarts a memif client whose link is down, applies changes of the link and of the kernel's interface and
+    /// neighbours, answers readers of statistics, and logs the growth of counters that should not grow. Does not poll
+    /// the engine.
     fn maintain(&mut self) {
         self.answer();
         let shared = &*self.shared;

@@ -53,8 +53,8 @@ impl CompChannel {
         self.wait_with(timeout, |_| {})
     }
 
-    /// Waits as [`CompChannel::wait`] does, and calls `on_take` before the event is returned. The destruction of the
-    /// event's completion queue waits for this call, so that `on_take` may use the cookie.
+    /// Waits as [`CompChannel::wait`] does, and calls `on_take` before the event is returned. A call that destroys the
+    /// event's completion queue does not return while `on_take` runs, so `on_take` may use the cookie.
     pub fn wait_with(
         &self,
         timeout: Duration,
@@ -63,8 +63,8 @@ impl CompChannel {
         self.wait_unless(timeout, on_take, || false)
     }
 
-    /// Waits as [`CompChannel::wait_with`] does, and calls `ends` after a signal handler has run during a sleep of the
-    /// wait. If `ends` returns true, the wait ends.
+    /// Waits as [`CompChannel::wait_with`] does. If a signal handler runs while the thread sleeps in this call, the
+    /// call executes `ends`, and ends the wait if `ends` returns true.
     ///
     /// # Errors
     /// Those of [`CompChannel::wait`], and [`Error::System`] with EINTR if `ends` returned true.

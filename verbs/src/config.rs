@@ -87,13 +87,13 @@ pub struct ProcessConfig {
     /// Probability that a bit of a frame sent is flipped.
     #[serde(with = "chance")]
     pub corrupt_chance: Probability,
-    /// Seed of the random numbers of these impairments.
+    /// Seed of the random numbers that select the frames to drop, reorder or corrupt.
     pub seed: u64,
     /// Further arguments of DPDK's `rte_eal_init`.
     pub eal: Vec<String>,
     /// Salt of the MACs of memif ports without the key `mac=` ([`ProcessConfig::devices`]); `None`: random MACs.
     pub mac_salt: Option<u32>,
-    /// Packet events of each device. The last key, as tables follow the other keys of a TOML document.
+    /// Packet events of each device. The last field, because in a TOML document tables follow all other keys.
     #[serde(rename = "event", skip_serializing_if = "EventList::is_empty")]
     pub events: EventList,
 }
@@ -202,9 +202,9 @@ impl ProcessConfig {
         }
     }
 
-    /// Returns port and options of each device of this process. The MAC of a memif is made from its name, the salt and
-    /// the ID of this process, so that its GID is known before the port is opened. A program that another executes has
-    /// the same process ID and therefore the same MACs; its children have other MACs.
+    /// Returns port and options of each device of this process. The MAC of a memif is made from the port's name, the
+    /// salt and the process ID, so that the GID of the device is known before the port is opened. A program that this
+    /// process executes (`exec`) has the same process ID, and therefore the same MACs; a child process has other MACs.
     pub fn devices(&self) -> Vec<(PortSpec, DeviceOptions)> {
         let device = |(number, name): (usize, &PortName)| {
             let mut spec = name.spec.clone();
@@ -242,7 +242,7 @@ impl ProcessConfig {
 
 /// Returns a locally administered unicast address from `name`.
 fn name_mac(name: &str) -> Mac {
-    // FNV-1a.
+    // The hash function FNV-1a.
     let hash = name
         .bytes()
         .fold(0xcbf2_9ce4_8422_2325_u64, |hash, byte| (hash ^ u64::from(byte)).wrapping_mul(0x100_0000_01b3));

@@ -35,10 +35,12 @@ use crate::wake_set::WakeSet;
 /// # Forks
 /// A process forked from the process that opened a device cannot use the device. In the forked process all functions
 /// that return [`Error`] fail with [`Error::Forked`]; queries return `None`, zeros or no elements; a drop closes and
-/// destroys nothing, and leaks memory. The process that opened the device notices nothing. A process that is to use
-/// RDMA must be forked before its parent opens its first device, because DPDK cannot be started a second time in a
-/// forked process: after that, [`Context::open`] fails in the forked process. `fork` followed by `exec`, `posix_spawn`
-/// and [`std::process::Command`] work at any time, from any thread; the new program inherits no file descriptor.
+/// destroys nothing, and leaks memory. The device of the process that opened it is not affected.
+///
+/// DPDK cannot be started a second time in a forked process. Therefore a child process that is to use RDMA must be
+/// forked before its parent opens the first device; otherwise [`Context::open`] fails in the child process. `fork`
+/// followed by `exec`, `posix_spawn` and [`std::process::Command`] work at any time, from any thread; the new program
+/// inherits no file descriptor.
 ///
 /// `ibv_fork_init` of libibverbs has no equivalent. A NIC accesses pages by their physical addresses, so after a fork
 /// a write of the parent (copy-on-write) separates the parent from the pages that the NIC accesses. Here the engine
@@ -219,8 +221,8 @@ impl Context {
         self.shared().drive()
     }
 
-    /// Delivers no further [`Event::PortActive`] and [`Event::PortError`] to this context, and removes those pending: for
-    /// a caller that reports the port as active also while no peer is connected.
+    /// Delivers no further [`Event::PortActive`] and [`Event::PortError`] to this context, and removes those pending:
+    /// for a caller that reports the port as active also while no peer is connected.
     pub fn ignore_link_events(&self) {
         self.objects.ignore_link_events();
     }

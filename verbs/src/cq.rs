@@ -17,8 +17,8 @@ pub(crate) struct CqInner {
 
 impl Drop for CqInner {
     fn drop(&mut self) {
-        // The destruction fails after a fatal error. It also fails while a queue pair that was created by number uses
-        // this completion queue: the drop of `objects` then destroys the completion queue.
+        // Fails after a fatal error, and while a queue pair that was created through `ContextObjects` uses this
+        // completion queue. In the second case, the drop of `objects` destroys the completion queue.
         let _ = self.objects.destroy_cq(self.id);
     }
 }

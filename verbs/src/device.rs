@@ -111,7 +111,7 @@ pub(crate) struct SharedState {
     /// A duplicate of the descriptor of the kernel's changes, which is read with `kernel` locked; `None` if the port is
     /// dedicated.
     kernel_changes: Option<OwnedFd>,
-    /// Dropped after `driven`, whose port receives packets to the leased QPNs.
+    /// Dropped after `driven`: the port in `driven` receives packets to the leased QPNs until the port is dropped.
     _lease: Option<Lease>,
     /// Dropped last: exists until the port is closed.
     pub(crate) alive: Arc<()>,
@@ -189,7 +189,6 @@ impl DeviceCore {
         self.dpdk_mut().arm()
     }
 
-    /// Ends the effect of `arm`.
     pub(crate) fn disarm(&mut self) {
         self.dpdk_mut().disarm();
     }
@@ -215,8 +214,8 @@ impl DeviceCore {
         set
     }
 
-    /// If `dgid` is a GID of this device, makes the port receive the frames that the port, or another process on the same
-    /// interface, sends to the port's own MAC.
+    /// If `dgid` is a GID of this device, makes the port receive the frames that the port, or another process on the
+    /// same interface, sends to the port's own MAC.
     pub(crate) fn prepare_path(&mut self, dgid: Gid) {
         if self.engine.neighbour().gids().find(dgid.ip()).is_some() {
             self.dpdk_mut().loop_back();
@@ -294,8 +293,9 @@ impl Shared {
         })))
     }
 
-    /// Returns the longest nap while the port is not armed: short if it never is, because only a nap then receives the
-    /// next frame; longer if it is not connected at present.
+    /// Returns the length of the longest nap while the port is not armed. If the port has no wake sources, the length
+    /// is `NAP_MIN`, because frames are received only at the end of a nap; otherwise `NAP_MAX`, because the port has no
+    /// peer at present.
     pub(crate) fn nap_max(&self) -> Duration {
         if self.wakes.is_none() { NAP_MIN } else { NAP_MAX }
     }
@@ -392,9 +392,10 @@ impl Shared {
         Ok(())
     }
 
-    /// Takes over the port from the background thread if application threads poll often. The port is disarmed, because
-    /// otherwise each frame would wake the background thread, and cost the peer of a memif a system call. The calling
-    /// thread does so, because it has the engine's lock, which the background thread rarely finds free.
+    /// If application threads poll often, takes over the port from the background thread: disarms the port, so that a
+    /// frame no longer wakes the background thread, and the peer of a memif needs no system call for each wake-up. The
+    /// polling thread disarms the port, because it has the engine's lock, which the background thread rarely finds
+    /// free.
     #[cold]
     fn take_over(&self, driven: &mut DriveGuard<'_, DeviceCore>) {
         let is_adaptive = self.policy == ProgressPolicy::Adaptive;
@@ -409,10 +410,13 @@ impl Shared {
         self.sleep.wake_background();
     }
 
-    /// Tries at most `LOCK_TRIES` times to lock and then poll the engine. If all tries fail, yields the processor,
-    /// because the thread that has the lock may be waiting for a processor. If the background thread drives the engine,
-    /// returns without a try: a later poll succeeds, and the background thread then stops driving. The wait ends also if
-    /// the caller has the scheduling policy SCHED_FIFO and the processor of the thread that has the lock.
+    /// Called after a failure to lock the engine. If the background thread drives the engine, calls `spin` and returns:
+    /// a later poll succeeds, and the background thread then stops driving. Otherwise tries `LOCK_TRIES` times to lock
+    /// the engine and poll. If all tries fail, calls `relax`, because the thread that has the lock may be waiting for a
+    /// processor.
+    ///
+    /// `spin` and `relax` sleep at long intervals. Without these sleeps, a caller of the scheduling policy SCHED_FIFO
+    /// on the processor of the thread that has the lock would wait for ever.
     #[cold]
     #[inline(never)]
     fn drive_later(&self) -> Result<(), Error> {
@@ -445,12 +449,13 @@ impl Shared {
 
     /// Locks the control of the port. The caller must not hold the engine's lock.
     pub(crate) fn control(&self) -> MutexGuard<'_, PortControl> {
-        // A poisoned lock is used nevertheless: a panic leaves at worst the time of a restart that did not begin.
+        // A poisoned lock is used nevertheless. After a panic, the only wrong state is `restarted_at`, which may be the
+        // time of a restart that did not take place.
         self.control.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// On a memif client whose link is down, restarts the port. Locks the engine only for the restart, which no burst
-    /// may accompany. Returns whether the link is up.
+    /// On a memif client whose link is down, restarts the port. Locks the engine during the restart, because no thread
+    /// may send or receive a burst meanwhile. Returns whether the link is up.
     pub(crate) fn poll_link(&self) -> bool {
         let mut control = self.control();
         if control.is_restart_due()
@@ -572,8 +577,8 @@ impl Shared {
         result
     }
 
-    /// Applies the configuration of the kernel's interface to the port: addresses, MTU, and on a dedicated port gateways.
-    /// Queue pairs keep their source addresses and path MTUs.
+    /// Applies the configuration of the kernel's interface to the port: addresses, MTU, and on a dedicated port
+    /// gateways. Queue pairs keep their source addresses and path MTUs.
     pub(crate) fn set_interface(&self, interface: &Interface) {
         let config = interface_neighbour(self.port.kind, interface);
         // `mtu=` in the name of the port can exceed the new MTU; then the new MTU applies.
@@ -706,8 +711,8 @@ mod tests {
         reader.join().unwrap().unwrap();
     }
 
-    /// Polls of a SCHED_FIFO thread until the thread that has the engine's lock has run; without sleeps there is no
-    /// bound but the kernel's limit for such threads (0.95 s).
+    /// Number of polls of the SCHED_FIFO thread at which the test fails. The thread that has the engine's lock runs
+    /// only while the SCHED_FIFO thread sleeps, or when the kernel limits the CPU time of such threads (after 0.95 s).
     const FIFO_POLLS_MAX: u32 = 5_000_000;
 
     /// Polls, as a thread of the scheduling policy SCHED_FIFO, until `is_released`. Returns the number of polls.

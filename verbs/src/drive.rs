@@ -44,8 +44,8 @@ pub(crate) struct DriveLock<T: Drive> {
     asked: AtomicBool,
 }
 
-/// A guard whose drop calls [`Drive::on_release`], and before it [`Drive::on_panic`] if the thread panicked while it held
-/// the lock.
+/// A guard whose drop calls [`Drive::on_release`]. If the thread panicked while it held the lock, the drop first calls
+/// [`Drive::on_panic`].
 struct PoisonGuard<'a, T: Drive> {
     driven: LockGuard<'a, T>,
     /// If true, `on_panic` is not called, because the thread was already unwinding when it took the lock (in a `Drop`).
@@ -74,7 +74,8 @@ pub(crate) struct DriveGuard<'a, T: Drive> {
     // `poison_guard` is dropped first and releases the lock, because the drop of `_answer` takes the lock again.
     poison_guard: PoisonGuard<'a, T>,
     _answer: Answer<'a, T>,
-    /// A burst, or the log, may be a cancellation point.
+    /// Disables the cancellation of the thread (`pthread_cancel`), because a burst or the log may be a cancellation
+    /// point.
     _no_cancel: NoCancel,
 }
 
@@ -158,22 +159,23 @@ impl<T: Drive> DerefMut for DriveGuard<'_, T> {
     }
 }
 
-/// Bounds of the number of polls by application threads without a request of a notification, after which they take over
-/// the port. The lower bound is more than an application makes between two notifications, and fewer than fit into the
-/// wake-up of a thread. The number doubles each time the application stopped polling soon after it took over the port: a
-/// program that polls a completion queue for a while and then waits for a WRITE of the peer to change its memory depends
-/// on the background thread.
+/// Bounds of `Activity::polls_min`: after this number of polls without a request of a notification, application threads
+/// take over the port. The lower bound is more than the number of polls that an application makes between two
+/// notifications, and less than the number of polls during the wake-up of a thread.
+///
+/// If the application stops polling soon after a takeover, `polls_min` is doubled: the program may then wait for a
+/// WRITE of the peer to change its memory, and only the background thread receives this WRITE.
 pub(crate) const POLLS_MIN: u64 = 64;
 const POLLS_MAX: u64 = 1 << 20;
 
-/// What application threads and the background thread know of each other's polls.
+/// Counts of the polls by application threads, and a flag that the background thread sets while it drives the engine.
 pub(crate) struct Activity {
     polls: AtomicU64,
     /// Time of the last poll, in nanoseconds of the engine's clock.
     last_nanos: AtomicU64,
     /// Value of `polls` at the last [`Activity::await_polls`].
     polls_awaited: AtomicU64,
-    /// Number of polls for [`Activity::is_polled`].
+    /// Number of polls since `polls_awaited` from which on [`Activity::is_polled`] returns true.
     polls_min: AtomicU64,
     background_drives: AtomicBool,
 }
@@ -211,14 +213,14 @@ impl Activity {
         self.polls.store(self.polls().wrapping_add(1), Ordering::Relaxed);
     }
 
-    /// Begins to count the polls for [`Activity::is_polled`]. Called when an application thread requests a notification,
-    /// because it may then sleep.
+    /// Begins to count the polls for [`Activity::is_polled`]. Called when an application thread requests a
+    /// notification, because this thread may then sleep.
     pub(crate) fn await_polls(&self) {
         self.polls_awaited.store(self.polls(), Ordering::Relaxed);
     }
 
-    /// Returns whether application threads have polled so often since the last [`Activity::await_polls`] that they
-    /// need no other thread.
+    /// Returns whether application threads have polled so often since the last [`Activity::await_polls`] that they need
+    /// no background thread.
     pub(crate) fn is_polled(&self) -> bool {
         let polls = self.polls().wrapping_sub(self.polls_awaited.load(Ordering::Relaxed));
         polls >= self.polls_min.load(Ordering::Relaxed)
@@ -229,8 +231,9 @@ impl Activity {
         now.as_nanos().saturating_sub(self.last_nanos.load(Ordering::Relaxed))
     }
 
-    /// Begins to count the polls for [`Activity::is_polled`], after application threads have taken over the port and
-    /// stopped polling; `polled_long`: they did not stop soon.
+    /// Begins to count the polls for [`Activity::is_polled`]. Called after application threads that had taken over the
+    /// port stopped polling. If `polled_long` is false, they stopped soon, and the next takeover needs twice as many
+    /// polls.
     pub(crate) fn end_polls(&self, polled_long: bool) {
         let polls = self.polls_min.load(Ordering::Relaxed);
         let polls = if polled_long { POLLS_MIN } else { (polls * 2).min(POLLS_MAX) };

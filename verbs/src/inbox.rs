@@ -35,8 +35,9 @@ pub(crate) struct Inbox<T, S = OwnedFd> {
     /// Number of events in `ready`, plus 1 after `close`. Waiters poll the file descriptor, which is readable while the
     /// number is above 0.
     count: S,
-    /// The process that created the inbox. A forked process shares the file descriptor with this process, so there
-    /// `take` has no effect. The other functions are called by threads that drive the engine.
+    /// The process that created the inbox. A forked process shares the file descriptor with this process, so in the
+    /// forked process `take` has no effect. Except `take`, no function that changes the inbox is called in a forked
+    /// process.
     process: Process,
 }
 
@@ -92,7 +93,8 @@ impl<T, S: Semaphore> Inbox<T, S> {
         self.take_with(|_| {})
     }
 
-    /// Removes and returns the oldest event, after a call of `on_take` that [`Inbox::discard`] cannot overtake.
+    /// Removes the oldest event, calls `on_take` with this event, and returns the event. [`Inbox::discard`] waits until
+    /// `on_take` has returned.
     pub(crate) fn take_with(&self, on_take: impl FnOnce(&T)) -> Option<T> {
         if !self.process.is_current() {
             return None;

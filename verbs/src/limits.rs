@@ -5,7 +5,8 @@ use std::io;
 
 use rustix::process::{Resource, getrlimit};
 
-/// File descriptors that a device may need: of DPDK, of the port's driver, of the kernel's changes, and to sleep on.
+/// Largest number of file descriptors that a device needs: for DPDK, the port's driver, the kernel's notifications, and
+/// the descriptors on which threads sleep.
 pub const DESCRIPTORS_PER_DEVICE: u64 = 40;
 
 /// The process may not open enough further files.
@@ -33,8 +34,8 @@ impl TooFewDescriptors {
     /// Fails if the process may not open `needed` further files. DPDK's own errors do not name the limit.
     pub(crate) fn check(what: &'static str, needed: u64) -> Result<(), Self> {
         let Some(limit) = getrlimit(Resource::Nofile).current else { return Ok(()) };
-        // The limit applies to the numbers of descriptors. If the directory cannot be opened, no number is left. The
-        // directory itself is listed, too.
+        // The limit bounds the numbers of descriptors, so descriptors with higher numbers are not counted. The entries
+        // include the descriptor of the directory itself. If the directory cannot be opened, no descriptor is free.
         let is_below = |name: std::ffi::OsString| name.to_str()?.parse().ok().filter(|fd: &u64| *fd < limit);
         let open = fs::read_dir("/proc/self/fd").map_or(limit, |entries| {
             entries.flatten().filter_map(|entry| is_below(entry.file_name())).count() as u64 - 1
@@ -42,8 +43,8 @@ impl TooFewDescriptors {
         if open + needed <= limit { Ok(()) } else { Err(Self { what, needed, open, limit }) }
     }
 
-    /// Returns the error for `error`, which the creation of one descriptor returned; `Err(error)` if the limit is not
-    /// its cause.
+    /// Converts `error`, which the creation of a file descriptor returned. Returns `Err(error)` if the cause is not the
+    /// limit of open files.
     pub(crate) fn of(what: &'static str, error: io::Error) -> Result<Self, io::Error> {
         if error.raw_os_error() != Some(libc::EMFILE) {
             return Err(error);

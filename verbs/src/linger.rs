@@ -10,7 +10,7 @@ const LINGER_MAX: Duration = Duration::from_micros(200);
 /// The time for which a thread continues to poll after work: doubled if work was found in this time, halved if not.
 pub(crate) struct Linger {
     time: Duration,
-    /// End of the present time; `None` while the thread need not poll.
+    /// Time at which the thread stops polling if no poll finds work before; `None` while the thread need not poll.
     until: Option<Instant>,
     /// Whether a poll has found nothing since `until` was set.
     was_idle: bool,
@@ -21,7 +21,7 @@ impl Linger {
         Linger { time: LINGER_MIN, until: None, was_idle: false }
     }
 
-    /// Begins with a time of `nanos`, as [`Linger::end`] returned it.
+    /// Returns a [`Linger`] whose time is `nanos` nanoseconds and begins now. `nanos`: the result of [`Linger::end`].
     pub(crate) fn begin(nanos: u64) -> Self {
         let time = Duration::from_nanos(nanos).clamp(LINGER_MIN, LINGER_MAX);
         let mut linger = Linger { time, ..Linger::new() };
@@ -36,7 +36,7 @@ impl Linger {
         time.as_nanos() as u64
     }
 
-    /// Begins the time anew.
+    /// Sets `until` to now plus `time`.
     pub(crate) fn restart(&mut self) {
         self.until = Some(Instant::now() + self.time);
         self.was_idle = false;

@@ -18,8 +18,8 @@ impl LinkWatch {
         LinkWatch { is_up: shared.control().is_up(), interface }
     }
 
-    /// Returns a file descriptor that is readable while the kernel has notified a change that `follow` has not processed;
-    /// `None` if the port is not on a network interface of the kernel.
+    /// Returns a file descriptor that is readable while the kernel has notified a change that `follow` has not
+    /// processed; `None` if the port is not on a network interface of the kernel.
     pub(crate) fn notifications(&self) -> Option<BorrowedFd<'_>> {
         self.interface.as_ref().map(InterfaceWatch::notifications)
     }

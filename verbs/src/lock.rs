@@ -13,7 +13,7 @@ use dpdk_ffi::NoCancel;
 #[cfg(not(loom))]
 pub(crate) type Lock<T> = spin::mutex::SpinMutex<T, Relax>;
 
-/// The wait of a thread that failed to lock a [`Lock`]: [`relax`].
+/// Makes a thread that failed to lock a [`Lock`] call [`relax`].
 #[cfg(not(loom))]
 pub(crate) struct Relax;
 
@@ -25,9 +25,9 @@ impl spin::RelaxStrategy for Relax {
     }
 }
 
-/// Number of calls of [`relax`] by a thread, of which the last sleeps.
+/// Of this number of calls of [`relax`] by a thread, the last call sleeps.
 const CALLS_PER_SLEEP: u32 = 1024;
-/// Time for which that call sleeps.
+/// Length of the sleep in [`relax`] and [`spin`].
 const SLEEP: Duration = Duration::from_micros(100);
 
 thread_local! {
@@ -35,9 +35,10 @@ thread_local! {
     static CALLS: Cell<u32> = const { Cell::new(0) };
 }
 
-/// Lets other threads run, before the caller tries again to lock. Every `CALLS_PER_SLEEP`th call sleeps, because a
-/// thread of the scheduling policy SCHED_FIFO that yields the processor lets no thread of lower priority run. If such a
-/// thread has the lock, it would otherwise never unlock it. Returns whether the call slept.
+/// Lets other threads run before the caller tries again to lock. Every `CALLS_PER_SLEEP`th call sleeps, the other calls
+/// yield the processor. A yield by a thread of the scheduling policy SCHED_FIFO lets no thread of lower priority run.
+/// Without the sleeps, a thread of lower priority that has the lock would therefore never release it. Returns whether
+/// the call slept.
 #[cold]
 pub(crate) fn relax() -> bool {
     let calls = CALLS.get() + 1;
@@ -51,8 +52,8 @@ pub(crate) fn relax() -> bool {
     sleeps
 }
 
-/// Number of calls of [`spin`] by a thread, without progress, of which the last sleeps. Sleeps must be rare, because a
-/// thread on another processor may have the lock for a long poll.
+/// Of this number of calls of [`spin`] by a thread without progress, the last call sleeps. Sleeps must be rare, because
+/// a thread on another processor may have the lock for a long poll.
 const SPINS_PER_SLEEP: u32 = 1 << 16;
 
 thread_local! {
@@ -60,9 +61,9 @@ thread_local! {
     static SPINS: Cell<(u64, u32)> = const { Cell::new((0, 0)) };
 }
 
-/// Called after a failure to lock, by a thread that neither yields nor sleeps, because the lock will soon be free.
-/// `progress`: a number that differs after the lock was taken meanwhile. Every `SPINS_PER_SLEEP`th call with the same
-/// number sleeps, for the reason given for [`relax`]. Returns whether the call slept.
+/// Called after a failure to lock, by a thread that does not yield the processor, because the lock will soon be free.
+/// `progress`: a number that changes if the lock is taken meanwhile. Every `SPINS_PER_SLEEP`th call with the same
+/// `progress` sleeps, for the reason given for [`relax`]. Returns whether the call slept.
 #[cold]
 pub(crate) fn spin(progress: u64) -> bool {
     let (seen, calls) = SPINS.get();

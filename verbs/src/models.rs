@@ -1,5 +1,5 @@
-//! Tests of the hand-over of the engine between threads (`drive.rs`), of sleeping threads (`sleep.rs`) and of completion
-//! events (`inbox.rs`) under loom, which runs every interleaving of the threads (`scripts/check.sh loom`).
+//! Tests under loom, which runs every interleaving of the threads (`scripts/check.sh loom`): the hand-over of the
+//! engine between threads (`drive.rs`), threads that sleep (`sleep.rs`), and completion events (`inbox.rs`).
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -127,7 +127,7 @@ impl Semaphore for Arc<Bell> {
     }
 }
 
-/// A substitute for the engine whose work requests must be retransmitted at time 1.
+/// A substitute for the engine whose work requests must be retransmitted at the time 1 ns.
 struct SleepCore {
     bells: Arc<Doorbells>,
     sent: Vec<usize>,
@@ -196,7 +196,8 @@ fn a_post_is_not_lost_beside_a_leader_that_falls_asleep() {
     loom::model(|| server_beside_a_poster(true));
 }
 
-/// A leader leaves while work requests are outstanding: the background thread, which sleeps without a timeout, is woken.
+/// A leader leaves while work requests are outstanding: the background thread, which sleeps without a timeout, is
+/// woken.
 #[test]
 fn a_leader_that_leaves_wakes_the_background_thread_for_a_deadline() {
     loom::model(|| {
@@ -246,7 +247,7 @@ fn a_post_is_not_lost_beside_a_leader_that_leaves() {
         let leader = thread::spawn({
             let (sleep, lock) = (sleep.clone(), lock.clone());
             move || {
-                // The end of `Waiter`.
+                // The leader leaves by the same steps as the drop of `Waiter`.
                 let mut driven = lock.lock();
                 sleep.announce();
                 driven.send_posted();

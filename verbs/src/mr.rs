@@ -16,8 +16,8 @@ pub(crate) struct PdInner {
 
 impl Drop for PdInner {
     fn drop(&mut self) {
-        // Fails after a fatal error, and while an object that was created by number uses this protection domain, which
-        // the drop of `objects` then deallocates.
+        // Fails after a fatal error, and while an object that was created through `ContextObjects` uses this protection
+        // domain. In the second case, the drop of `objects` deallocates the protection domain.
         let _ = self.objects.dealloc_pd(self.id);
     }
 }
@@ -37,26 +37,28 @@ impl Pd {
     /// virtual addresses of `memory`.
     ///
     /// # Memory of the application
-    /// Memory of [`Memory::from_raw`] must be mapped, readable, and writable if `access` has a right to write. Its pages
-    /// are made present; on-demand paging (`IBV_ACCESS_ON_DEMAND`) is not offered. The memory must stay so until the
-    /// region is deregistered. If the program unmaps, protects or truncates the memory before, each access fails
-    /// (memory fault), as an access of an RDMA NIC does after its page was withdrawn:
+    /// Memory of [`Memory::from_raw`] must be mapped, readable, and writable if `access` has a right to write, until
+    /// the region is deregistered. The registration makes all pages present; on-demand paging (`IBV_ACCESS_ON_DEMAND`)
+    /// is not offered. If the program unmaps, protects or truncates registered memory, each later access fails (memory
+    /// fault), as an access of an RDMA NIC to a withdrawn page fails:
     ///
-    /// * A READ, WRITE or SEND of the peer completes at the peer with [`WcStatus::RemOpErr`](crate::WcStatus::RemOpErr).
-    ///   The own queue pair goes into error ([`Event::QpFatal`](crate::Event::QpFatal)), and a receive in use completes
-    ///   with [`WcStatus::LocProtErr`](crate::WcStatus::LocProtErr). An unreliable connection drops a WRITE.
-    /// * An own work request completes with [`WcStatus::LocProtErr`](crate::WcStatus::LocProtErr).
+    /// * A READ, WRITE or SEND of the peer completes at the peer with
+    ///   [`WcStatus::RemOpErr`](crate::WcStatus::RemOpErr). The local queue pair changes to the state ERR
+    ///   ([`Event::QpFatal`](crate::Event::QpFatal)), and a receive in use completes with
+    ///   [`WcStatus::LocProtErr`](crate::WcStatus::LocProtErr). An unreliable connection drops a WRITE.
+    /// * A work request of the local queue pair completes with [`WcStatus::LocProtErr`](crate::WcStatus::LocProtErr).
     ///
     /// For this purpose the first registration installs a handler of SIGSEGV and SIGBUS (x86-64 Linux; on other
-    /// processors a memory fault ends the process). Faults of other code reach the action that the signal had before.
-    /// A program that handles these signals should install its handler before. A handler installed later receives
-    /// memory faults, until the next registration puts the handler of this crate before it; a handler that passes
-    /// unknown faults on to the earlier action needs no such registration. No thread that polls, posts or registers may
-    /// block the two signals, because the kernel ends a process that faults while the signal is blocked.
+    /// processors a memory fault ends the process). Faults of other code reach the action that the signal had before. A
+    /// program that handles these signals should install its handler before the first registration. A handler installed
+    /// later receives memory faults first, until the next registration installs the handler of this crate again. If the
+    /// later handler passes unknown faults on to the action before it, the program needs no further registration. No
+    /// thread that polls, posts or registers may block the two signals, because the kernel ends a process that faults
+    /// while the signal is blocked.
     ///
     /// # Errors
-    /// [`Error::UnusableMemory`] if the memory cannot be accessed; [`Error::Create`] if a right or the range is invalid,
-    /// or the device has no room for the region.
+    /// [`Error::UnusableMemory`] if the memory cannot be accessed; [`Error::Create`] if a right or the range is
+    /// invalid, or the device has no room for the region.
     pub fn register(&self, memory: Memory, access: Access) -> Result<Mr, Error> {
         let addr = memory.addr();
         self.register_at(memory, addr, access)
@@ -124,7 +126,7 @@ impl Mr {
 
 impl Drop for Mr {
     fn drop(&mut self) {
-        // Fails after a fatal error, and if the region was deregistered by its key.
+        // Fails after a fatal error, and if the region was deregistered through `ContextObjects`.
         let _ = self.pd.objects.deregister(self.lkey);
     }
 }

@@ -43,7 +43,7 @@ impl Object {
         }
     }
 
-    /// Returns the name of the object's kind, as errors of the engine give the name.
+    /// Returns the name of the object's kind, as errors of the engine write this name.
     pub(crate) fn kind(self) -> &'static str {
         match self {
             Object::Qp(_) => "queue pair",

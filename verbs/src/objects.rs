@@ -29,20 +29,22 @@ const RESOLVE_TIMEOUT: Duration = Duration::from_secs(3);
 /// the same time.
 ///
 /// # Lifetime of objects
-/// While a memory region, shared receive queue or queue pair uses a protection domain, or a queue pair uses a
-/// completion queue or shared receive queue, the destruction of the used object fails with [`DestroyError::Busy`]
-/// (`EBUSY` in C). A memory region can be deregistered at any time; work requests that use the region fail.
+/// If an object uses another object, the destruction of the used object fails with [`DestroyError::Busy`] (`EBUSY` in
+/// C). A memory region, shared receive queue or queue pair uses a protection domain. A queue pair also uses completion
+/// queues, and may use a shared receive queue. A memory region can be deregistered at any time; work requests that use
+/// the region fail.
 ///
 /// An object belongs to the context that created the object. In calls on another context, even on one of the same
 /// device, the object is unknown, as a destroyed object is: [`CreateError::Unknown`], [`DestroyError::Unknown`] or
 /// [`ModifyError::UnknownQp`] (`EINVAL` in C). The number of a destroyed object is in quarantine, so a second
 /// destruction of the object fails, and destroys no other object.
 ///
-/// When all clones of the [`crate::Context`] and all its objects of the types above are dropped (`ibv_close_device`),
-/// the remaining objects are destroyed, queue pairs first and protection domains last, as the kernel does when a
-/// program closes a device of libibverbs. At the end of the process the kernel releases the port and the memory, so a
-/// program may exit without destroying its objects. While a [`QpQueues`], [`SrqQueue`], [`CqQueue`] or [`CompChannel`]
-/// of a closed device exists, the port stays open, and [`crate::Context::open`] of this port fails.
+/// The context is closed (`ibv_close_device`) when all clones of the [`crate::Context`] and all its objects of the
+/// types above are dropped. The remaining objects are then destroyed, queue pairs first and protection domains last.
+/// The kernel does the same when a program closes a device of libibverbs. At the end of the process the kernel releases
+/// the port and the memory, so a program may exit without destroying its objects. While a [`QpQueues`], [`SrqQueue`],
+/// [`CqQueue`] or [`CompChannel`] of a closed device exists, the port stays open, and [`crate::Context::open`] of this
+/// port fails.
 ///
 /// # Cookies
 /// A queue pair, completion queue or shared receive queue has a cookie, given at its creation: in C the pointer
@@ -60,7 +62,8 @@ pub struct ContextObjects {
     owned: Mutex<HashSet<Object>>,
 }
 
-/// Number of polls of the engine before a queue pair is destroyed: one that may make an ACK due, and one that sends it.
+/// Number of polls of the engine before a queue pair is destroyed. The first poll may make an ACK due; the second poll
+/// sends this ACK.
 const FAREWELL_POLLS: u32 = 2;
 
 impl ContextObjects {
@@ -95,7 +98,7 @@ impl ContextObjects {
         self.owned().contains(&object)
     }
 
-    /// Fails if `object`, which a new object is to use, does not belong to this context, or after a fatal error.
+    /// Fails after a fatal error, or if `object`, which a new object is to use, does not belong to this context.
     fn usable(&self, object: Object) -> Result<(), Error> {
         self.shared().check()?;
         if self.owns(object) { Ok(()) } else { Err(CreateError::Unknown(object.kind()).into()) }
@@ -287,8 +290,8 @@ impl ContextObjects {
         self.events.take()
     }
 
-    /// Removes and returns the oldest asynchronous event, after a call of `on_take`. The destruction of the event's
-    /// object waits for this call, so that `on_take` may use the cookie.
+    /// Removes the oldest asynchronous event, calls `on_take` with this event, and returns the event. A call that
+    /// destroys the event's object does not return while `on_take` runs, so `on_take` may use the cookie.
     pub fn poll_async_event_with(&self, on_take: impl Fn(&AsyncEvent)) -> Option<AsyncEvent> {
         self.events.take_with(on_take)
     }
@@ -447,7 +450,8 @@ mod tests {
         assert!(objects.query_qp(qp).is_some() && objects.query_srq(srq).is_some(), "all are as before");
     }
 
-    /// The waiters of the channel would drive the other device, and a fatal error of this device would not wake them.
+    /// A completion queue cannot use the channel of another device. The threads that wait on this channel would drive
+    /// the other device, and a fatal error of the completion queue's device would not wake them.
     #[test]
     fn a_completion_channel_of_another_device_is_unknown() {
         let context = open("net_null96", &DeviceOptions::default());
@@ -458,7 +462,7 @@ mod tests {
         assert!(other.objects().create_cq(4, Some(&channel), 0).is_ok());
     }
 
-    /// Makes events of all kinds of object: the queue pair goes into error, its flushed receives are more than the
+    /// Causes events of objects of all kinds: a queue pair goes into error, its flushed receives are more than the
     /// completion queue has room for, and the shared receive queue of a second queue pair is below its limit.
     #[test]
     fn events_contain_the_cookie_of_their_object_until_it_is_destroyed() {
@@ -496,7 +500,7 @@ mod tests {
         assert_eq!((channel.try_wait().unwrap(), is_readable(&channel)), (None, false));
         assert_eq!(poller.poll(&mut Vec::new(), 4).unwrap(), 1);
 
-        // In the place of the engine, because the test then knows which events are pending.
+        // The test delivers events itself, in the place of the engine, so that it knows which events are pending.
         let deliver = |event| objects.shared().listeners.deliver(event);
         let ours = [Event::Completion(cq), Event::CqError(cq), Event::QpFatal(qp), Event::QpFatal(srq_qp)];
         let others = [Event::Completion(other_cq), Event::SrqLimitReached(srq)];
@@ -509,7 +513,7 @@ mod tests {
         let event = CompletionEvent { cq: other_cq, cookie: 12 };
         assert_eq!([(); 2].map(|()| channel.try_wait().unwrap()), [Some(event), None]);
         assert!(!is_readable(&channel) && !is_readable(context.async_event_fd()));
-        // The ends of destroyed objects can still be used, without an effect.
+        // The application's ends of the queues of destroyed objects can still be used, without an effect.
         queues.post_recv(&receive).unwrap();
         assert_eq!(poller.poll(&mut Vec::new(), 4).unwrap(), 0);
     }

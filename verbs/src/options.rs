@@ -70,8 +70,8 @@ pub struct DeviceOptions {
     pub notification: NotificationConfig,
     /// Limits of the device: number of objects of each kind, and bytes of all reorder buffers together.
     pub limits: DeviceLimits,
-    /// High bits of all QPNs of the device. Devices of several processes on one interface need different prefixes: if
-    /// this prefix has no bits, the default, an af_packet port leases a free prefix of 6 bits.
+    /// High bits of all QPNs of the device. Devices of several processes on one interface need different prefixes. If
+    /// this prefix has no bits (the default), an af_packet port leases a free prefix of 6 bits.
     pub qpn_prefix: QpnPrefix,
     /// Which threads poll the device.
     pub progress: ProgressPolicy,

@@ -27,7 +27,7 @@ struct File {
     event: EventList,
 }
 
-/// An event as the file has it.
+/// An event with the keys and values of the file.
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize, Serialize)]
 #[serde(deny_unknown_fields)]
 struct Entry {
@@ -115,7 +115,7 @@ fn hex(text: &str) -> Option<u32> {
     (number < Psn::COUNT).then_some(number)
 }
 
-/// Returns the opcode of this name, as `roce dump` writes it; `RC` may be left out.
+/// Returns the opcode with the name `name`, as `roce dump` writes the name; `RC` may be left out.
 fn opcode(name: &str) -> Result<Opcode, String> {
     let wanted = name.to_uppercase().replace(['_', '-'], " ");
     let fits = |known: &str| known == wanted || known.strip_prefix("RC ") == Some(wanted.as_str());
@@ -148,7 +148,8 @@ impl Entry {
         Ok(PacketEvent { qp, space: self.space(opcode)?, psn, opcode, pass: self.iter, impairment })
     }
 
-    /// Returns the lane requested, or else that of the opcode.
+    /// Returns the PSN space that the key `direction` selects; without this key, the PSN space of packets with the
+    /// opcode `opcode`, or of requests if `opcode` is `None`.
     fn space(&self, opcode: Option<Opcode>) -> Result<PsnSpace, String> {
         let is_response = opcode.and_then(Opcode::info).map(|info| info.is_response);
         match (self.direction, is_response) {
@@ -161,11 +162,11 @@ impl Entry {
     }
 }
 
-/// An event in the words of the file.
+/// A packet event whose keys the methods return as text.
 pub struct EventText<'a>(pub &'a PacketEvent);
 
 impl EventText<'_> {
-    /// Number of the connection, or the peer's QPN.
+    /// Returns the key `qpn` as text: the number of the connection, or the peer's QPN.
     pub fn qpn(&self) -> String {
         match self.0.qp {
             EventQp::Number(number) => number.to_string(),
@@ -173,8 +174,8 @@ impl EventText<'_> {
         }
     }
 
-    /// Returns the key `psn` as text: the number of the PSN, where 1 is the first PSN that the port sends; the PSN itself,
-    /// in hexadecimal; or "any".
+    /// Returns the key `psn` as text: the number of the PSN, where 1 is the first PSN that the port sends; the PSN
+    /// itself, in hexadecimal; or "any".
     pub fn psn(&self) -> String {
         match self.0.psn {
             EventPsn::Relative(number) => number.to_string(),
@@ -183,12 +184,12 @@ impl EventText<'_> {
         }
     }
 
-    /// Name of the action.
+    /// Returns the key `action` as text: the name of the impairment.
     pub fn action(&self) -> String {
         Action::from(self.0.impairment).to_string()
     }
 
-    /// "request" or "response".
+    /// Returns the key `direction` as text: "request" or "response".
     pub fn direction(&self) -> &'static str {
         match self.0.space {
             PsnSpace::Request => "request",

@@ -1,5 +1,5 @@
-//! The background thread, which runs the background servers (`background.rs`) of all open devices of a process. The thread
-//! starts when the first device is opened, and ends when the last device is closed.
+//! The background thread, which runs the background servers (`background.rs`) of all open devices of a process. The
+//! thread starts when the first device is opened, and ends when the last device is closed.
 //!
 //! ```text
 //!   background thread                                 open, close of a device
@@ -31,9 +31,10 @@ use crate::slice;
 
 pub(crate) const THREAD_NAME: &str = "roce-progress";
 
-/// Longest turn of a server while the process has several devices: the delay of a device by another device in use.
+/// Longest turn of a server while the process has several devices. One device in use delays another device by at most
+/// this time.
 const TURN_MAX: Duration = Duration::from_micros(20);
-/// Panics of a server after which its device has no server.
+/// Number of panics of a server after which the background thread drops the server.
 const PANICS_MAX: u32 = 2;
 
 /// The background thread of this process.
@@ -64,7 +65,7 @@ struct Members {
     ending: Option<JoinHandle<()>>,
 }
 
-/// The membership of a device's server in the background thread.
+/// The entry of a device's server among the servers of the background thread.
 pub(crate) struct Membership {
     id: ServerId,
 }
@@ -108,7 +109,8 @@ impl Membership {
         let ending = members.ending.take();
         drop(members);
         if let Some(handle) = ending {
-            // The thread catches the panics of servers, and has no other.
+            // The thread does not end by a panic, because it catches the panics of servers, and no other code in it
+            // panics.
             let _ = handle.join();
         }
     }
@@ -118,14 +120,14 @@ impl Membership {
 struct Slot {
     id: ServerId,
     server: BackgroundServer,
-    /// The rest of the server; `None` while it takes turns.
+    /// The time in which the server rests; `None` while the server takes turns.
     rest: Option<Rest>,
     panics: u32,
 }
 
 impl Slot {
-    /// Calls `step` of the server, and keeps the rest that it returns. A panic puts the device in a fatal error; the
-    /// server then continues without driving the engine, to answer readers of the statistics socket.
+    /// Calls `step` of the server, and stores the [`Rest`] that `step` returns. A panic puts the device in a fatal
+    /// error; the server then continues without driving the engine, to answer readers of the statistics socket.
     fn step(&mut self, step: impl FnOnce(&mut BackgroundServer) -> Option<Rest>) {
         match catch_unwind(AssertUnwindSafe(|| step(&mut self.server))) {
             Ok(rest) => self.rest = rest,
@@ -159,7 +161,7 @@ impl BackgroundThread {
         self.members.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Runs the servers until there is none.
+    /// Runs the servers until no server is left.
     fn run(&self, bell: &OwnedFd) {
         let mut slots = Vec::new();
         while self.update(&mut slots) {
@@ -171,14 +173,14 @@ impl BackgroundThread {
         }
     }
 
-    /// Takes the servers that joined, and drops the servers of devices that are being closed. Returns false if no server
-    /// is left; the thread then ends.
+    /// Takes the servers that joined, and drops the servers of devices that are being closed. Returns false if no
+    /// server is left; the thread then ends.
     fn update(&self, slots: &mut Vec<Slot>) -> bool {
         let has_joining = self.has_joining.load(Ordering::Acquire);
         if !has_joining && !slots.is_empty() && !slots.iter().any(Slot::has_ended) {
             return true;
         }
-        // The servers are dropped before their owners learn that they are.
+        // `Membership::leave` waits until `serving` no longer has the server, so each server is dropped before.
         let ended: Vec<ServerId> = slots.iter().filter(|slot| slot.has_ended()).map(|slot| slot.id).collect();
         slots.retain(|slot| !ended.contains(&slot.id));
         let mut members = self.lock();
@@ -216,8 +218,8 @@ fn rest(slots: &mut [Slot], bell: &OwnedFd) {
     }
 }
 
-/// Sleeps, not longer than `longest`, until a descriptor is readable that ends the rest of a server, or the bell.
-/// Returns for each server the descriptors that were readable; `None` if there was none.
+/// Sleeps until `bell` or a descriptor that ends the rest of a server is readable, but not longer than `longest`.
+/// Returns for each server the descriptors that are readable; `None` if no descriptor of the server is readable.
 fn sleep(slots: &[Slot], bell: &OwnedFd, longest: Duration) -> Vec<Option<Woken>> {
     let mut woken = vec![None; slots.len()];
     let mut marks: Vec<(usize, Mark)> = Vec::new();

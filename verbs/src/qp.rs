@@ -89,7 +89,7 @@ pub struct Qp {
 
 impl Drop for Qp {
     fn drop(&mut self) {
-        // The destruction fails after a fatal error, and if the queue pair was destroyed by its number.
+        // The destruction fails after a fatal error, and if the queue pair was destroyed through `ContextObjects`.
         let _ = self.pd.objects.destroy_qp(self.qpn);
     }
 }

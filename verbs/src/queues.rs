@@ -83,7 +83,8 @@ impl QpQueues {
         (batch.posted(), refused.map_err(Error::from))
     }
 
-    /// Locks the send queue for the posts of one call of a C interface, whose work requests are a linked list.
+    /// Locks the send queue for several posts. For example, one call of a C interface posts a linked list of work
+    /// requests.
     ///
     /// # Errors
     /// [`Error::DeviceFatal`] after a fatal error.
@@ -119,7 +120,8 @@ impl QpQueues {
         let recv = self.recv.as_ref().ok_or(PostError::Shared)?;
         recv.lock().post(request)?;
         if self.shared.sleep.is_server_asleep() {
-            // The engine flushes the receive if the queue pair is in error.
+            // If the queue pair is in state ERR, a poll must flush the receive. The push makes the engine read the
+            // doorbell of the receive queue, and wakes the sleeping server, which polls.
             self.shared.push();
         }
         Ok(())

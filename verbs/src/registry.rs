@@ -72,7 +72,7 @@ pub(crate) fn open(spec: &PortSpec, options: &DeviceOptions) -> Result<Arc<Devic
             return Ok(device);
         };
         let device = entry.device.upgrade();
-        // Without the lock, because the drop of a device takes long.
+        // `DEVICES` is unlocked first, because a drop of `device` takes long.
         drop(devices);
         if let Some(device) = device {
             return check(&device, spec, options).map(|()| device);

@@ -1,6 +1,6 @@
 //! The handshake between the thread that sleeps until the port or a timer wakes it, and the threads that use the engine
-//! meanwhile. The sleeping thread, the server of the port, is the background thread or a thread in `CompChannel::wait`,
-//! the leader.
+//! meanwhile. The sleeping thread is the server of the port: the leader (a thread in `CompChannel::wait`) or, if no
+//! thread is the leader, the background thread.
 //!
 //! ```text
 //!   server                                      poster
@@ -12,8 +12,9 @@
 //!   releases the lock, sleeps
 //! ```
 //!
-//! The two barriers order the write of one variable and the read of the other in both threads. Otherwise the server
-//! could miss the doorbell, while the poster misses the sleep, and the work request would wait for the end of the sleep.
+//! In both threads, the barrier orders the write of one variable before the read of the other. Otherwise the server
+//! could miss the doorbell while the poster misses the announced sleep, and the work request would wait until the sleep
+//! ends.
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -27,7 +28,7 @@ use crate::inbox::Semaphore;
 
 /// Time in nanoseconds by which the background thread may miss a deadline of the engine after application threads used
 /// the engine. Without this time, nearly every post of an application that sleeps between messages would wake the
-/// background thread, although its thread in `CompChannel::wait` meets the deadlines.
+/// background thread, although the application's thread in `CompChannel::wait` meets the deadlines.
 pub(crate) const LATE_NANOS: u64 = 1_000_000;
 /// Length of the shortest nap, and of each nap while work requests are outstanding.
 pub(crate) const NAP_MIN: Duration = Duration::from_micros(50);
@@ -80,7 +81,7 @@ pub(crate) struct Sleep<B = OwnedFd> {
     /// Time at which the sleeping server wakes by itself, in nanoseconds of the engine's clock; `AWAKE` while no server
     /// sleeps. Written with the engine locked.
     until: AtomicU64,
-    /// Value of `until` when the leader leaves: the time at which the background thread wakes by itself.
+    /// Time at which the background thread wakes by itself; the value of `until` after the leader has left.
     background_until: AtomicU64,
     /// Whether a thread in `CompChannel::wait` is the server.
     led: AtomicBool,
@@ -127,15 +128,16 @@ impl<B: Semaphore> Sleep<B> {
         self.has_barriers
     }
 
-    /// Returns whether a server sleeps that may not see a work request posted before this call.
+    /// Returns whether a server sleeps. If so, the server may have missed a work request that was posted before this
+    /// call.
     #[inline]
     pub(crate) fn is_server_asleep(&self) -> bool {
         barrier::light();
         self.until.load(Ordering::Relaxed) != AWAKE
     }
 
-    /// Announces, with the engine locked, that the calling server will sleep. The caller then polls the engine, and calls
-    /// `sleep_until` or `wake_up`.
+    /// Announces that the calling server, which has locked the engine, will sleep. After this call, the server polls
+    /// the engine, and calls `sleep_until` or `wake_up`.
     pub(crate) fn announce(&self) {
         self.until.store(u64::MAX, Ordering::Relaxed);
         barrier::heavy();
@@ -163,7 +165,7 @@ impl<B: Semaphore> Sleep<B> {
         let late_nanos = if self.is_led() { 0 } else { LATE_NANOS };
         let until = self.until.load(Ordering::Relaxed);
         if next_deadline.is_some_and(|at| at.as_nanos().saturating_add(late_nanos) < until) {
-            // One ring suffices.
+            // Later calls do not ring the bell again, because `until` is now `AWAKE`.
             self.wake_up();
             if self.is_led() { self.leader_bell.add() } else { self.background_bell.add() }
         }
@@ -178,15 +180,16 @@ impl<B: Semaphore> Sleep<B> {
         self.led.load(Ordering::Acquire)
     }
 
-    /// Ends, with the engine locked, the role of the calling leader. From now on the background thread is the server.
-    /// Because the background thread may be asleep, the caller has called `announce` and then polled the engine, or
-    /// wakes the background thread.
+    /// Ends the role of the calling leader, which has locked the engine. From now on the background thread is the
+    /// server. The background thread may be asleep, and may have missed a doorbell. Therefore the caller has called
+    /// `announce` and then polled the engine, or the caller wakes the background thread afterwards.
     pub(crate) fn end_lead(&self) {
         self.until.store(self.background_until.load(Ordering::Relaxed), Ordering::Relaxed);
         self.led.store(false, Ordering::Release);
     }
 
-    /// Records, with the engine locked, when the background thread wakes by itself; `None`: it is awake.
+    /// Records, with the engine locked, when the background thread wakes by itself; `None`: the background thread is
+    /// awake.
     pub(crate) fn set_background_until(&self, at: Option<Instant>) {
         let at = at.map_or(AWAKE, |at| at.as_nanos().max(AWAKE + 1));
         self.background_until.store(at, Ordering::Relaxed);
@@ -201,15 +204,14 @@ impl<B: Semaphore> Sleep<B> {
         self.watching.store(watching, Ordering::Relaxed);
     }
 
-    /// Wakes the background thread if it leaves the port to application threads that poll, because the calling thread
-    /// will stop polling.
+    /// If application threads have taken over the port, wakes the background thread, because the calling thread will
+    /// stop polling.
     pub(crate) fn end_watch(&self) {
         if self.watching.load(Ordering::Relaxed) && self.watching.swap(false, Ordering::Relaxed) {
             self.background_bell.add();
         }
     }
 
-    /// Wakes the background thread.
     pub(crate) fn wake_background(&self) {
         self.background_bell.add();
     }

@@ -35,8 +35,8 @@ pub(crate) struct SrqInner {
 
 impl Drop for SrqInner {
     fn drop(&mut self) {
-        // The destruction fails after a fatal error. It also fails while a queue pair that was created by number uses
-        // this shared receive queue: the drop of `objects` then destroys the shared receive queue.
+        // Fails after a fatal error, and while a queue pair that was created through `ContextObjects` uses this shared
+        // receive queue. In the second case, the drop of `objects` destroys the shared receive queue.
         let _ = self.pd.objects.destroy_srq(self.id);
     }
 }
@@ -108,7 +108,8 @@ impl Srq {
         self.0.pd.objects.set_srq_limit(self.0.id, limit)
     }
 
-    /// Returns the attributes (`ibv_query_srq`); `None` if the shared receive queue was destroyed by its number.
+    /// Returns the attributes (`ibv_query_srq`); `None` if the shared receive queue was destroyed through
+    /// [`ContextObjects`](crate::ContextObjects).
     pub fn query(&self) -> Option<SrqOptions> {
         let attr = self.0.pd.objects.query_srq(self.0.id)?;
         Some(SrqOptions { max_wr: attr.max_wr, max_sge: attr.max_sge, limit: attr.limit })

@@ -1,5 +1,6 @@
-//! A thread in `CompChannel::wait`. The thread first polls, then sleeps. If no other such thread is the leader, it becomes
-//! the leader (`sleep.rs`): it sleeps on the wake sources of the port itself, so that a frame wakes only this thread.
+//! A thread in `CompChannel::wait`. The thread first polls, then sleeps. If no other thread is the leader (`sleep.rs`),
+//! the thread becomes the leader and sleeps on the wake sources of the port itself, so that a frame wakes only this
+//! thread.
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd};
@@ -14,7 +15,8 @@ use crate::linger::Linger;
 use crate::options::ProgressPolicy;
 use crate::sleep::{NAP_MAX, NAP_MIN, nanos, timespec};
 
-/// Polls of a leader that leaves until it wakes the background thread: as many as find no work at most.
+/// Largest number of polls by a leader that leaves. If all these polls find work, the leader wakes the background
+/// thread.
 const LAST_POLLS: u32 = 4;
 
 pub(crate) struct Waiter<'a> {
@@ -31,8 +33,8 @@ impl<'a> Waiter<'a> {
         Waiter { shared, linger, leads: false, nap: NAP_MIN }
     }
 
-    /// Polls the engine, or sleeps until `inbox` may be readable, but not longer than `timeout`. If a signal handler ran
-    /// during the sleep, the error is EINTR.
+    /// Polls the engine, or sleeps until `inbox` may be readable, but not longer than `timeout`. If a signal handler
+    /// runs during the sleep, fails with EINTR.
     pub(crate) fn turn(&mut self, inbox: BorrowedFd<'_>, timeout: Duration) -> Result<(), Error> {
         if self.linger.goes_on(false) {
             return self.shared.drive();
@@ -40,7 +42,8 @@ impl<'a> Waiter<'a> {
         self.leads =
             self.leads || (self.shared.policy != ProgressPolicy::Busy && self.shared.sleep.try_lead());
         if !self.leads {
-            // Under this policy no background thread drives the engine after the leader has left.
+            // Under the policy `Application` no background thread drives the engine after the leader has left.
+            // Therefore this thread sleeps for at most `NAP_MAX`, and then tries again to become the leader.
             let is_alone = self.shared.policy == ProgressPolicy::Application;
             return sleep_on(&[inbox], if is_alone { timeout.min(NAP_MAX) } else { timeout });
         }
@@ -96,7 +99,8 @@ impl Drop for Waiter<'_> {
         if !is_served {
             let is_armed = driven.arm() && shared.wakes.is_some();
             shared.wakes.iter().for_each(|wakes| wakes.switch(true));
-            // As before a sleep: the background thread may be asleep, and does not poll before it continues to sleep.
+            // The background thread may be asleep, and then continues to sleep without a poll. Therefore this thread
+            // announces the sleep and polls, as a server does before its own sleep.
             shared.sleep.announce();
             is_served = is_armed
                 && shared.sleep.has_barriers()

@@ -38,7 +38,7 @@ impl WakeSet {
         self.kind
     }
 
-    /// Returns the descriptor of the background thread.
+    /// Returns the descriptor on which the background thread sleeps.
     pub(crate) fn epoll(&self) -> BorrowedFd<'_> {
         self.epoll.as_fd()
     }
@@ -47,7 +47,7 @@ impl WakeSet {
         &self.sources
     }
 
-    /// Switches the descriptor of the background thread on or off. The caller has locked the engine.
+    /// If `on` is true, frames make the descriptor of the background thread readable. The caller has locked the engine.
     pub(crate) fn switch(&self, on: bool) {
         if self.is_on.load(Ordering::Relaxed) == on {
             return;

@@ -35,8 +35,8 @@ fn errors_name_the_limit_that_is_too_low() {
     assert!(limited.open > 0 && limited.open < limit_now, "{limited}");
     names_the_limit(&error.to_string(), limited);
 
-    // A device needs no more than it says, and no locked memory. Some files of this process may have higher numbers than
-    // the limit.
+    // A device opens with `needed` further descriptors, and without locked memory. The limit is raised step by
+    // step, because some descriptors of this process may have numbers above the limit.
     limit(Resource::Memlock, 0);
     let raised = (limited.open + needed..).find_map(|files| {
         limit(Resource::Nofile, files);
@@ -46,7 +46,7 @@ fn errors_name_the_limit_that_is_too_low() {
     let pd = context.alloc_pd().unwrap();
     pd.alloc(1 << 20, Access::LOCAL_WRITE).unwrap();
 
-    // EAL has raised the limit, if it uses hugepages.
+    // EAL raises the limit if EAL uses hugepages, so the limit is set again.
     limit(Resource::Nofile, files);
     let others: Vec<File> = std::iter::from_fn(|| File::open("/dev/null").ok()).collect();
     assert!(!others.is_empty(), "the device needs fewer files");

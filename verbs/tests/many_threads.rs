@@ -1,4 +1,5 @@
-//! More threads than DPDK numbers (`RTE_MAX_LCORE`, 128 on Debian): none is registered with DPDK, and all share a device.
+//! More threads than DPDK can number (`RTE_MAX_LCORE`, 128 on Debian) use one device. No thread is registered with
+//! DPDK.
 
 use std::sync::Barrier;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -22,7 +23,7 @@ const DEPTH: u64 = 4;
 /// Polls without a completion after which the test fails; the other threads of the process run in between.
 const IDLE_POLLS_MAX: u64 = 50_000_000;
 
-/// Two connected queue pairs of the device; `a` sends to `b`. Each completion has `wr_id` `number`.
+/// Two connected queue pairs of the device; `a` sends to `b`. In each completion of the pair, `wr_id` is `number`.
 struct Pair {
     a: Qp,
     b: Qp,
@@ -53,7 +54,7 @@ impl Pair {
     }
 }
 
-/// Counts the completions of all connections to the shared completion queue, whichever thread polled them.
+/// Polls the completion queue `cq`, which all threads may poll, and counts its completions by connection.
 fn poll(cq: &Cq, completed: &[AtomicU64], cqes: &mut Vec<Cqe>) -> Result<usize, Error> {
     let count = cq.poll(cqes, 64)?;
     for cqe in cqes.drain(..) {

@@ -24,8 +24,8 @@ fn background_threads() -> usize {
     tasks.filter_map(name).filter(|name| name.trim_end() == THREAD_NAME).count()
 }
 
-/// Waits until this process has `count` background threads: a new thread names itself, and a thread that has ended is listed
-/// for a moment.
+/// Waits until this process has `count` background threads. A new thread sets its name late, and a thread that has
+/// ended stays listed for a moment.
 fn await_threads(count: usize) {
     let end = Instant::now() + LONG;
     while background_threads() != count {

@@ -18,7 +18,7 @@ use roce::start;
 use std::net::{IpAddr, Ipv4Addr};
 use std::sync::Arc;
 
-/// One end of the connection.
+/// An engine with one connected queue pair: one end of the connection.
 pub(crate) struct End<P: Port = LoopbackPort> {
     pub(crate) engine: Engine<P>,
     pub(crate) pd: PdId,

@@ -144,7 +144,7 @@ impl Arena {
         }
     }
 
-    /// Returns the arena range of `len_bytes` at `sge_addr` in the private region.
+    /// Returns the range in the arena of the `len_bytes` bytes at address `sge_addr` of the private region.
     pub(crate) fn private(&self, sge_addr: u64, len_bytes: u32) -> Range<usize> {
         let start = start_of(2) + (sge_addr - self.regions[2].addr) as usize;
         start..start + len_bytes as usize

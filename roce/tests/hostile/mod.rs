@@ -504,8 +504,8 @@ impl Hostile {
         assert_eq!(dropped + counters.rcvd_pkts, taken, "every frame is counted once");
         (self.tally.frames, self.tally.received) = (taken, counters.rcvd_pkts);
         let bounds = &self.bounds;
-        // A READ behind a gap elicits a SACK. If its region is deregistered before its responses are sent, the READ
-        // elicits a NAK, too.
+        // A READ behind a gap elicits a SACK. If the region of the READ is deregistered before the responses are sent,
+        // the READ elicits a NAK, too.
         let refused_reads = counters.resp_remote_access_errors.min(bounds.reads_in);
         assert!(bounds.answers_out <= bounds.requests_in + refused_reads, "more answers than requests");
         let longest_read_pkts = (REGION_BYTES as u64).div_ceil(u64::from(self.setup.conn.path_mtu.bytes()));

@@ -34,7 +34,7 @@ const VLAN_ID_MASK: u32 = 0xFFF;
 const ETHERTYPE_IPV4: u32 = 0x0800;
 const ETHERTYPE_IPV6: u32 = 0x86DD;
 const UDP: u32 = 17;
-/// More fragments, and the fragment offset.
+/// Bits of the IPv4 header: more fragments, and fragment offset.
 const FRAGMENT: u32 = 0x3FFF;
 const ROCE: u32 = ROCE_UDP_PORT as u32;
 
@@ -64,12 +64,12 @@ const fn jump(at: u8, code: u16, k: u32, yes: u8, no: u8) -> sock_filter {
     sock_filter { code, jt: yes - at - 1, jf: no - at - 1, k }
 }
 
-/// Returns a classic BPF program that accepts RoCE v2 packets (UDP port 4791, over IPv4 and IPv6, no fragments) whose
-/// destination QPN has the prefix `prefix`, without a VLAN, in two kinds of frame: received frames to the interface's own
-/// MAC `mac`, and frames that another process sends to `mac`. The socket of the driver receives only accepted frames; the
-/// kernel receives all received frames.
+/// Returns a classic BPF program that accepts RoCE v2 packets to QPNs with the prefix `prefix`: UDP port 4791, over
+/// IPv4 or IPv6, no fragments, no VLAN. The frame is received by the interface for its MAC `mac`, or sent to `mac` by
+/// another process. The socket of the driver receives only accepted frames; the kernel receives all received frames.
 ///
-/// Received frames from `mac` are dropped: these are reflections of sent frames, which the program has accepted already.
+/// Received frames from `mac` are dropped: these are reflections of sent frames, which the program has accepted
+/// already.
 ///
 /// Without the program, the socket would receive a copy of every frame that the interface receives or sends.
 pub fn roce_filter(mac: Mac, prefix: QpnPrefix) -> [sock_filter; DROP as usize + 1] {
@@ -92,7 +92,8 @@ pub fn roce_filter(mac: Mac, prefix: QpnPrefix) -> [sock_filter; DROP as usize +
         jump(8, JUMP_EQUAL, mac_high, 9, DROP),
         instruction(LOAD_HALF, 4),
         jump(10, JUMP_EQUAL, mac_low, VLAN, DROP),
-        // Accepts frames without a VLAN tag, or with VLAN ID 0 (priority tag). The kernel moves the tag to the metadata.
+        // Accepts frames without a VLAN tag, or with VLAN ID 0 (priority tag). The kernel moves the tag to the
+        // metadata.
         instruction(LOAD_BYTE, VLAN_TAG_PRESENT),
         jump(12, JUMP_EQUAL, 0, 16, 13),
         instruction(LOAD_HALF, VLAN_TAG),
@@ -161,7 +162,7 @@ mod tests {
         let (near, far) = UnixDatagram::pair().unwrap();
         SockRef::from(&far).attach_filter(&filter).unwrap();
         far.set_nonblocking(true).unwrap();
-        // A dropped datagram is an error of the sender on some kernels.
+        // On some kernels, `send` fails if the filter drops the datagram.
         let _ = near.send(frame);
         far.recv(&mut [0; 256]).is_ok()
     }

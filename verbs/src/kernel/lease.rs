@@ -1,5 +1,5 @@
-//! Leases of QPN prefixes. Each process that shares an interface leases a prefix, so that the destination QPN of a packet
-//! identifies the process.
+//! Leases of QPN prefixes. Each process that shares an interface leases a prefix, so that the destination QPN of a
+//! packet identifies the process.
 //!
 //! ```text
 //!   QPN     23 .. 18 number of the lease | 17 .. 0 random
@@ -35,8 +35,8 @@ pub struct Lease {
 }
 
 impl Lease {
-    /// Leases a free prefix of `interface`. The search begins at a random number, otherwise a process would often have
-    /// the prefix of a process that ended before, and receive packets to the QPNs of this process.
+    /// Leases a free prefix of `interface`. The search begins at a random number. Otherwise a process would often lease
+    /// the prefix of a process that has just ended, and receive packets to the QPNs of the ended process.
     ///
     /// # Errors
     /// [`KernelError::NoPrefix`] if all prefixes are leased.
@@ -54,7 +54,7 @@ impl Lease {
         Err(KernelError::NoPrefix { interface: interface.name.clone(), index: interface.index })
     }
 
-    /// Leases `prefix`: all leases whose numbers begin with the bits of `prefix`, 1 to 64.
+    /// Leases `prefix`: takes each lease whose number begins with the bits of `prefix`. These are 1 to 64 leases.
     ///
     /// # Errors
     /// [`KernelError::PrefixTaken`] if another process has one of these leases.
@@ -109,7 +109,7 @@ mod tests {
     /// Environment variable with the index of the interface of which a child process leases a prefix.
     const INDEX: &str = "ROCE_TEST_LEASE_INDEX";
 
-    /// An interface that does not exist, because a lease needs only its index.
+    /// Returns an interface that does not exist. A lease uses only its index.
     fn interface(index: u32) -> Interface {
         Interface {
             name: "none".to_owned(),
@@ -124,7 +124,8 @@ mod tests {
         }
     }
 
-    /// An interface index of this process and `test`, of which another test process has no leases.
+    /// Returns an interface index that only this process and its test number `test` use, so that no other test process
+    /// has leases of this index.
     fn own_index(test: u32) -> u32 {
         u32::MAX - 4 * std::process::id() - test
     }

@@ -1,11 +1,12 @@
-//! Access to network interfaces of the kernel, for shared ports (af_packet); ports on XDP sockets use [`Interface`]
-//! only.
+//! Access to network interfaces of the kernel, for shared ports (af_packet). Ports on XDP sockets use only
+//! [`Interface`], [`InterfaceWatch`] and [`Lease`].
 //!
 //! The kernel continues to use the addresses of a shared port's interface, and to answer ARP, neighbour discovery and
 //! ICMP echo. The device reads the configuration of the interface ([`Interface::read`]), and resolves neighbours
 //! through the kernel ([`KernelNeighbours::resolve`]). A guard prevents ICMP port unreachable messages of the kernel in
-//! response to RoCE packets ([`PortGuard::hold`]). Several processes may share the interface: each has a lease of its own
-//! QPNs ([`Lease::any`]), and a filter passes only RoCE packets to these QPNs to the device ([`roce_filter`]).
+//! response to RoCE packets ([`PortGuard::hold`]). Several processes may share the interface: each process leases QPNs
+//! of its own ([`Lease::any`]), and a filter ensures that the device receives only RoCE packets to the leased QPNs
+//! ([`roce_filter`]).
 //!
 //! This module is control plane: its functions allocate memory and make system calls.
 

@@ -8,8 +8,8 @@ use super::Interface;
 /// Directory with an entry for each interface of the network namespace in which /sys was mounted.
 const INTERFACES: &str = "/sys/class/net";
 
-/// Returns the speed of the link in Mbit/s. `None` if the driver reports none, and if /sys shows another network
-/// namespace, whose interface of this name is another one.
+/// Returns the speed of the link in Mbit/s. `None` if the driver reports no speed, or if /sys belongs to another
+/// network namespace, in which another interface may have this name.
 pub(crate) fn speed_mbps(interface: &Interface) -> Option<u32> {
     read(Path::new(INTERFACES), interface)
 }
@@ -18,7 +18,7 @@ fn read(interfaces: &Path, interface: &Interface) -> Option<u32> {
     let value = |name: &str| fs::read_to_string(interfaces.join(&interface.name).join(name)).ok();
     let is_same = value("ifindex")?.trim() == interface.index.to_string()
         && value("address")?.trim().eq_ignore_ascii_case(&interface.mac.to_string());
-    // -1: unknown.
+    // The kernel reports -1 if the speed is unknown.
     is_same.then(|| value("speed")?.trim().parse().ok()).flatten().filter(|mbps| *mbps > 0)
 }
 

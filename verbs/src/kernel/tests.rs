@@ -120,7 +120,7 @@ fn ports_are_described_as_they_would_be_opened() {
             "af_packet:v0",
             "memif:@described,ip=10.7.0.1/24,ip=fd00::7/64,mtu=1500",
             "eal:net_null0,mac=2:0:0:0:0:7",
-            // `ip=` has the address of GID 0; the second entry of this address is on the VLAN of the port.
+            // The address of `ip=` is that of GID 0. The GID table has a second entry of this address, on VLAN 7.
             "eal:net_null1,mac=2:0:0:0:0:8,vlan=7,ip=fe80::ff:fe00:8/64",
         ];
         let described = names.map(|name| describe(name).unwrap());
@@ -322,7 +322,7 @@ fn only_roce_packets_to_the_interface_reach_the_port() {
              ip -n peer neighbour replace 2001:db8::1 lladdr 02:00:00:00:00:0a dev v1 nud permanent",
         );
         let mut opened = open_v0();
-        // The sixth byte of a datagram is the first of the destination QPN.
+        // The sixth payload byte of a datagram is the high byte of the destination QPN: `@` is 0x40.
         let send = |address: &str, port: u16| {
             let command = format!("echo QPN: @ {address} > /dev/udp/{address}/{port}");
             shell(&format!("ip netns exec peer bash -c '{command}'"));

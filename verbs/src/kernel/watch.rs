@@ -44,8 +44,8 @@ impl InterfaceWatch {
         &self.interface
     }
 
-    /// Returns the change since the previous call; `None` if the configuration is the same. Does not wait. After an error
-    /// the next call reads the configuration again.
+    /// Returns the change since the previous call; `None` if the configuration is the same. Does not wait. After an
+    /// error the next call reads the configuration again.
     pub fn poll(&mut self) -> Result<Option<InterfaceChange>, KernelError> {
         match self.notifications.changes(DATAGRAMS_PER_CALL)? {
             Some(notifications) => {

@@ -11,8 +11,8 @@ pub(super) enum Obstacle {
     NotPermitted { addr: u64, write: bool },
 }
 
-/// Returns the first obstacle to reading, and if `write` is true to writing, the addresses `range`. `maps`: the lines of
-/// /proc/self/maps, which are in the order of addresses. A line that cannot be parsed is skipped.
+/// Returns the first obstacle to reads of the addresses `range`, and, if `write` is true, to writes. `maps`: the lines
+/// of /proc/self/maps, which are in the order of addresses. A line that cannot be parsed is skipped.
 pub(super) fn first_obstacle(maps: &str, range: Range<u64>, write: bool) -> Option<Obstacle> {
     let mut next = range.start;
     for (mapping, permissions) in maps.lines().filter_map(parse) {

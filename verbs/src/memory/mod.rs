@@ -1,5 +1,5 @@
-//! Memory that the application owns: checked when it is registered, and, if the application unmaps it before it is
-//! deregistered, no cause of a signal.
+//! Memory that the application owns. The memory is checked when it is registered. If the application unmaps registered
+//! memory, a copy by the engine fails, and the signal of the memory fault does not end the process.
 
 mod maps;
 mod populate;
@@ -15,13 +15,14 @@ pub(crate) fn prepare_thread() {
     signals::unblock();
 }
 
-/// Prepares memory of the application for registration: its pages are present and accessible as `access` needs, and
-/// the process handles memory faults. Takes no lock of a device, because the kernel may read the pages from a file.
+/// Prepares memory of the application for registration: makes its pages present, checks that they are accessible as
+/// `access` needs, and installs the handler of memory faults. Takes no lock of a device, because the kernel may read
+/// the pages from a file.
 pub(crate) fn prepare(memory: &Memory, access: Access) -> Result<(), UnusableMemory> {
     if !memory.is_lent() || memory.len_bytes() == 0 {
         return Ok(());
     }
-    // The list of mappings is read from a file.
+    // The list of mappings is read from a file; the read is a cancellation point.
     let _no_cancel = NoCancel::new();
     signals::install()?;
     populate::populate(memory, access)

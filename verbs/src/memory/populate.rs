@@ -1,5 +1,5 @@
-//! Check of memory at its registration: the kernel makes all its pages present, as it does when it registers memory for
-//! an RDMA NIC, and reports memory that cannot be accessed.
+//! Check of memory at its registration. The kernel makes all pages of the memory present, as at a registration with an
+//! RDMA NIC, and reports memory that cannot be accessed.
 #![allow(unsafe_code)]
 
 use std::{fs, io};

@@ -1,15 +1,19 @@
-//! Handler of SIGSEGV and SIGBUS, by which a copy to or from registered memory that is not accessible fails instead of
-//! ending the process.
+//! Handler of SIGSEGV and SIGBUS. If a copy to or from registered memory causes a memory fault, the handler makes the
+//! copy fail; without the handler, the signal would end the process.
 //!
 //! ```text
 //!   fault -> on_fault -- of a copy of `roce`: the thread continues at the exit of the copy
 //!                     '- of other code: the action that the signal had before, as if there were no on_fault
 //! ```
 //!
-//! If the program installs a handler of its own later, this handler receives the faults first. The next registration
-//! of memory then installs `on_fault` before it, at a new level: each level has an entry point and an earlier action of
-//! its own. An action that was recorded for a lower level is skipped there, so a handler that passes faults on to the
-//! action before it, which may be a lower level, never receives a fault twice.
+//! If the program installs a handler of its own later, this handler receives the faults first. The next registration of
+//! memory then installs `on_fault` again, at a new level, so that `on_fault` receives the faults first. Each level has
+//! an entry point of its own and an earlier action: the action that the signal had before the installation of the
+//! level.
+//!
+//! The handler of the program may pass a fault on to the action before it, which may be `on_fault` of a lower level. If
+//! the earlier action of the lower level were the same handler, the handler would receive the fault twice.
+//! `skip_recorded` therefore removes the handler from all lower levels.
 #![allow(unsafe_code)]
 
 use std::io;
@@ -50,8 +54,8 @@ impl Signal {
 
 static SIGNALS: [Signal; 2] = [Signal::new(libc::SIGSEGV), Signal::new(libc::SIGBUS)];
 
-/// Installs `on_fault` for each of the two signals whose handler it is not. If all levels of a signal are in use, logs a
-/// warning in place of the installation.
+/// Makes `on_fault` the handler of SIGSEGV and SIGBUS, unless `on_fault` is the handler already. If all levels of a
+/// signal are in use, logs a warning instead.
 pub(super) fn install() -> Result<(), UnusableMemory> {
     static LEVELS_IN_USE: Mutex<[usize; 2]> = Mutex::new([0; 2]);
     if !CAN_RECOVER {
@@ -65,7 +69,7 @@ pub(super) fn install() -> Result<(), UnusableMemory> {
     Ok(())
 }
 
-/// Unblocks both signals in the calling thread, because the kernel ends a process that faults while the signal is
+/// Unblocks SIGSEGV and SIGBUS in the calling thread, because the kernel ends a process that faults while the signal is
 /// blocked.
 pub(super) fn unblock() {
     // SAFETY: 0 is valid for all fields, and the pointers are valid or null. The functions cannot fail: the signals
@@ -80,7 +84,8 @@ pub(super) fn unblock() {
     }
 }
 
-/// Installs the entry point of level `level` for `signal`, and increments `level`, unless an entry point is the handler.
+/// Installs the entry point of level `level` for `signal`, and increments `level`, unless an entry point is the
+/// handler.
 fn install_signal(signal: &Signal, level: &mut usize) -> io::Result<()> {
     let current = action(signal.number, None)?;
     if ENTRIES.iter().any(|entry| *entry as usize == current.sa_sigaction) {
@@ -112,7 +117,8 @@ fn install_signal(signal: &Signal, level: &mut usize) -> io::Result<()> {
     Ok(())
 }
 
-/// At the levels below `level`, replaces the earlier action with `handler` by the earlier action of the level below.
+/// For each level below `level`: if the earlier action of the level has the handler `handler`, replaces this action by
+/// the earlier action of the next lower level.
 fn skip_recorded(signal: &Signal, level: usize, handler: usize) {
     let mut below = null_mut();
     for slot in signal.earlier.iter().take(level) {
@@ -127,7 +133,7 @@ fn skip_recorded(signal: &Signal, level: usize, handler: usize) {
 
 /// Returns the action of signal `number`, and if `new` is an action, makes it the action of the signal.
 fn action(number: c_int, new: Option<&sigaction>) -> io::Result<sigaction> {
-    // SAFETY: all fields are numbers, and a null pointer, for which 0 is valid.
+    // SAFETY: 0 is valid for all fields.
     let mut old: sigaction = unsafe { zeroed() };
     // SAFETY: both pointers are valid or null. A new action is `on_fault` or the default action.
     let result = unsafe { sigaction(number, new.map_or(null(), |new| new), &mut old) };
@@ -139,8 +145,8 @@ fn action(number: c_int, new: Option<&sigaction>) -> io::Result<sigaction> {
 extern "C" fn on_fault<const LEVEL: usize>(number: c_int, info: *mut siginfo_t, context: *mut c_void) {
     // SAFETY: the kernel, or a handler that was installed later, passes a valid `info`.
     let (code, addr) = unsafe { ((*info).si_code, (*info).si_addr()) };
-    // Codes above 0 are faults; the others are signals that a process sent. BUS_MCEERR_AO is no fault of an instruction,
-    // but a memory error that no access has met yet, so no instruction would fault again after the return.
+    // Codes above 0 are faults; the others are signals that a process sent. BUS_MCEERR_AO is no fault of an
+    // instruction, but a memory error that no access has met yet, so no instruction would fault again after the return.
     let is_fault = code > 0 && (number, code) != (libc::SIGBUS, BUS_MCEERR_AO);
     // SAFETY: `context` is the context of the interrupted thread, since the action has SA_SIGINFO.
     if is_fault && unsafe { recover(addr as usize, context) } {
@@ -201,7 +207,7 @@ fn pass_on(
 /// `context` is the `ucontext_t` that the kernel passed to the handler.
 #[cfg(all(target_arch = "x86_64", target_os = "linux"))]
 unsafe fn recover(addr: usize, context: *mut c_void) -> bool {
-    // SAFETY: the contract of this function.
+    // SAFETY: `context` is a valid `ucontext_t`, as the contract of this function requires.
     let registers = unsafe { &mut (*context.cast::<libc::ucontext_t>()).uc_mcontext.gregs };
     let register = |index: c_int| registers[index as usize] as usize;
     let site = roce::mem::FaultSite {

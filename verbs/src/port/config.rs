@@ -62,8 +62,9 @@ fn refuse_interface_keys(spec: &PortSpec) -> Result<(), OpenError> {
     Ok(())
 }
 
-/// Returns the MTU of a port in bytes, which the packet buffers and `own` bound. `own`: MTU of the interface or device,
-/// the words for this interface or device in errors, and the remedy if `mtu=` exceeds this MTU.
+/// Returns the MTU of a port in bytes: at most the MTU that fits into a packet buffer, and at most the MTU of `own`.
+/// `own`: MTU of the interface or device, the words for this interface or device in errors, and the remedy if `mtu=`
+/// exceeds this MTU.
 fn mtu_bytes(spec: &PortSpec, own: (usize, &'static str, &'static str)) -> Result<usize, OpenError> {
     let buffer_bytes = if spec.kind == PortKind::AfXdp { XDP_MTU_BYTES } else { BUFFER_MTU_BYTES };
     let buffers = (buffer_bytes, "a packet buffer", "leave out mtu=");

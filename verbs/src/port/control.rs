@@ -17,7 +17,7 @@ pub struct PortControl {
     restarted_at: Option<Instant>,
     /// Whether the network interface of the kernel has a link; `None` on other ports.
     interface_is_up: Option<bool>,
-    /// Speed of the link of this interface, in Mbit/s.
+    /// Speed of the link of the kernel's network interface, in Mbit/s; `None` if the speed is unknown.
     interface_speed_mbps: Option<u32>,
 }
 
@@ -86,8 +86,8 @@ impl PortControl {
         self.port.restart(data_path.queues_mut())
     }
 
-    /// On a memif client whose link is down, restarts the port, at most once per `RESTART_INTERVAL`. Returns whether the
-    /// link is up.
+    /// On a memif client whose link is down, restarts the port, at most once per `RESTART_INTERVAL`. Returns whether
+    /// the link is up.
     ///
     /// # Errors
     /// The driver's error if the restart fails; a later call may succeed.

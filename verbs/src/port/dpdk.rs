@@ -66,7 +66,6 @@ impl DpdkPort {
         self.queues.iter_mut().all(EthQueue::arm)
     }
 
-    /// Ends the effect of `arm`.
     pub(crate) fn disarm(&mut self) {
         self.queues.iter_mut().for_each(EthQueue::disarm);
     }
@@ -81,8 +80,8 @@ impl DpdkPort {
         !self.looped.is_empty()
     }
 
-    /// Makes the port receive, from now on, the frames that the port or, on a shared port, another process on the same
-    /// interface sends to the port's own MAC and to QPNs of the port.
+    /// Enables the loopback: from now on, the port receives the frames that it sends to its own MAC and to QPNs of its
+    /// prefix. A shared port then also receives such frames from other processes on the same interface.
     pub fn loop_back(&mut self) {
         if self.loops_back {
             return;
@@ -129,7 +128,7 @@ impl Port for DpdkPort {
         self.queues.first_mut().tx_reserve(len_bytes)
     }
 
-    /// `queued_bytes` still counts the frame, so the burst may end a frame earlier.
+    /// `queued_bytes` still includes the frame, so the burst may be one frame shorter.
     fn tx_cancel(&mut self) {
         self.queues.first_mut().tx_cancel();
     }

@@ -69,14 +69,15 @@ pub struct Opened {
     pub shared: Option<SharedInterface>,
     /// The network interface of the kernel on which the port is; `None` on other ports.
     pub interface: Option<InterfaceWatch>,
-    /// The lease of the QPNs of the port, which must be kept until the port is closed; `None` without such an interface.
+    /// The lease of the QPNs of the port, which must be kept until the port is closed; `None` if the port is on no
+    /// network interface of the kernel.
     pub lease: Option<Lease>,
 }
 
 /// Opens the port that `spec` names. If this process has not initialised DPDK yet, first initialises DPDK with `eal`.
 ///
-/// On an af_packet port, leases the prefix `qpn_prefix` of the interface's QPNs or, if it has no bits, a free prefix of 6
-/// bits. [`DpdkPort::qpn_prefix`] returns the prefix. The port receives packets to QPNs of this prefix only.
+/// On an af_packet port, leases the prefix `qpn_prefix` of the interface's QPNs or, if it has no bits, a free prefix of
+/// 6 bits. [`DpdkPort::qpn_prefix`] returns the prefix. The port receives packets to QPNs of this prefix only.
 ///
 /// # Errors
 /// [`OpenError`] states the failure and the remedy.
@@ -92,8 +93,8 @@ pub fn open(spec: &PortSpec, eal: &EalConfig, qpn_prefix: QpnPrefix) -> Result<O
     }
 }
 
-/// Leases QPNs of `interface` for a port. A port on XDP sockets receives all frames of its queue, so it leases all QPNs:
-/// no other process can have the interface open meanwhile.
+/// Leases QPNs of `interface` for a port. A port on XDP sockets receives all frames of its queue, so it leases all
+/// QPNs: no other process can have the interface open meanwhile.
 fn lease(spec: &PortSpec, interface: &Interface, qpn_prefix: QpnPrefix) -> Result<Lease, OpenError> {
     if spec.kind != PortKind::AfXdp {
         let is_given = qpn_prefix.bits() != 0;

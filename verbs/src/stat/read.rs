@@ -103,9 +103,9 @@ fn is_running(path: &Path) -> bool {
     name.split('.').nth(1).is_some_and(|pid| Path::new("/proc").join(pid).exists())
 }
 
-/// Removes the statistics sockets of ended processes, including processes that ended before their socket listened. A
-/// file that is about to become a socket that listens looks like the file of an ended process for some microseconds, so
-/// that such a file is kept while the process ID in its name is in use.
+/// Removes the statistics sockets of ended processes, including processes that ended before their socket listened. For
+/// some microseconds, the file of a socket that will listen soon looks like the file of an ended process. Therefore
+/// such a file is kept while the process ID in its name is in use.
 pub(super) fn remove_left(directory: &Path) {
     let unnamed = sockets(directory, UNNAMED_PREFIX).into_iter().filter(|path| !is_running(path));
     for path in sockets(directory, PREFIX).into_iter().chain(unnamed).filter(|path| is_stale(path)) {
@@ -167,8 +167,8 @@ mod tests {
         let socket = StatSocket::open_in(&directory).unwrap();
         let [path] = &sockets(&directory, PREFIX)[..] else { panic!("one socket") };
         assert_eq!(fs::metadata(path).unwrap().permissions().mode() & 0o777, 0o600);
-        // `remove_left` must remove the sockets of ended processes, even if the process ID is in use again, and keep
-        // a socket that is no statistics socket, and a socket that another process may be about to rename.
+        // `remove_left` must remove the sockets of ended processes, even if the process ID is in use again. It must
+        // keep a socket that is no statistics socket, and a socket that another process may be about to rename.
         let own = std::process::id();
         let left = ["stat.999999999.dead", &format!("stat.{own}.dead"), "new.999999999.dead"];
         for name in left.into_iter().chain([format!("new.{own}.begun").as_str(), "memif.sock"]) {

@@ -1,5 +1,5 @@
-//! Memory that is lost under the READs, WRITEs and SENDs of a connection: the connection fails with the statuses of the
-//! standard at both ends, and other connections continue.
+//! Registered memory that is unmapped, protected or truncated while READs, WRITEs and SENDs of a connection use the
+//! memory. The connection fails with the statuses of the standard at both ends; other connections continue.
 
 use std::time::{Duration, Instant};
 
@@ -13,11 +13,12 @@ use crate::pages::{LOSSES, Loss, PAGE_BYTES, Pages};
 
 const PAGES: usize = 16;
 const BYTES: u32 = (PAGES * PAGE_BYTES) as u32;
-/// The page that is lost: a message of all pages fails between its first packet and its last.
+/// Index of the page that is lost (unmapped, protected or truncated), so that a message of all pages fails between its
+/// first packet and its last.
 const LOST: usize = 9;
 const TIMEOUT: Duration = Duration::from_secs(20);
 
-/// One end of a connection. The `region` is of `pages`, the `intact` region is not.
+/// One end of a connection. `region` is the memory of `pages`, of which a page may be lost; `intact` is other memory.
 pub(crate) struct End {
     qp: Qp,
     cq: Cq,

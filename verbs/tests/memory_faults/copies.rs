@@ -6,7 +6,7 @@ use verbs::Memory;
 use crate::pages::{LOSSES, Loss, PAGE_BYTES, Pages};
 use crate::pd;
 
-/// Lengths of copies, in bytes, on both sides of every change of the instructions.
+/// Lengths of copies, in bytes: on both sides of each length at which the copy uses other instructions.
 const LENS: [usize; 31] = [
     1, 2, 3, 4, 5, 7, 8, 9, 15, 16, 17, 31, 32, 33, 34, 64, 65, 66, 128, 129, 130, 256, 257, 258, 319, 320,
     321, 1000, 2048, 4096, 5000,
@@ -26,8 +26,8 @@ fn read(memory: &Memory, offset: usize, len: usize) -> Result<(), AccessError> {
     result
 }
 
-/// Four pages, of which page 2 is lost, and with a truncation page 3, too. Copies that end before the lost page succeed;
-/// copies whose first, middle or last byte is in the lost page fail.
+/// Memory of four pages, of which page 2 is lost, and after a truncation page 3, too. Copies that end before the lost
+/// page succeed; copies whose first, middle or last byte is in the lost page fail.
 #[test]
 fn a_copy_fails_exactly_if_one_of_its_bytes_is_lost() {
     let pd = pd();
@@ -69,7 +69,8 @@ fn a_copy_fails_exactly_if_one_of_its_bytes_is_lost() {
     }
 }
 
-/// A program that polls the last byte must not see it before the bytes of the lost page.
+/// A program may poll the last byte of a message to learn that the message is complete. Therefore a copy that fails
+/// must not write its last byte.
 #[test]
 fn a_failed_write_leaves_its_last_byte() {
     let pages = Pages::new(3);

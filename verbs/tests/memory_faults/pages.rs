@@ -10,13 +10,13 @@ use verbs::{Access, Memory, Mr, Pd};
 pub(crate) const PAGE_BYTES: usize = 4096;
 pub(crate) const READ_WRITE: libc::c_int = libc::PROT_READ | libc::PROT_WRITE;
 
-/// What happens to pages after their registration.
+/// Loss of pages after their registration: a change by which accesses to the pages fail.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Loss {
     Unmapped,
     NoAccess,
     ReadOnly,
-    /// The file of the pages ends before them.
+    /// The file is truncated, so that it ends before the pages.
     Truncated,
 }
 
@@ -43,7 +43,7 @@ impl Pages {
         let file = unsafe { File::from_raw_fd(fd) };
         file.set_len(len_bytes as u64).unwrap();
         let flags = libc::MAP_SHARED | libc::MAP_FIXED_NOREPLACE;
-        // SAFETY: the flag excludes that a mapping is replaced.
+        // SAFETY: `MAP_FIXED_NOREPLACE` replaces no mapping.
         let base = unsafe { libc::mmap(wanted as *mut _, len_bytes, READ_WRITE, flags, file.as_raw_fd(), 0) };
         assert_eq!(base as usize, wanted);
         Pages { file, base: base.cast(), count }
@@ -88,20 +88,20 @@ impl Pages {
     pub(crate) fn is_present(&self, page: usize) -> bool {
         let mut present = 0;
         let at = self.base.wrapping_add(page * PAGE_BYTES);
-        // SAFETY: one byte is written for one page.
+        // SAFETY: `mincore` writes one byte for each page, here one.
         assert_eq!(unsafe { libc::mincore(at.cast(), PAGE_BYTES, &mut present) }, 0);
         present & 1 == 1
     }
 
     /// Reads a byte by code that is no copy of an engine.
     pub(crate) fn touch(&self, offset: usize) -> u8 {
-        // SAFETY: none: tests whose process is to end by a fault call this.
+        // SAFETY: none. The test expects that this access faults and ends the process.
         unsafe { self.base.wrapping_add(offset).read_volatile() }
     }
 
     /// Returns bytes of the pages, of which some may be lost.
     pub(crate) fn slice(&mut self, offset: usize, len_bytes: usize) -> &mut [u8] {
-        // SAFETY: none: tests whose process is to end by a fault call this.
+        // SAFETY: none. The test expects that an access to the slice faults and ends the process.
         unsafe { std::slice::from_raw_parts_mut(self.base.wrapping_add(offset), len_bytes) }
     }
 }

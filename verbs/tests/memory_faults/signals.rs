@@ -1,5 +1,5 @@
-//! Faults and signals that are not of a copy: they reach the action that the program had. Each test runs itself once
-//! more in a child process, which faults.
+//! Signals and faults of code that is no copy of an engine. They must reach the action that the program has set. Each
+//! test starts itself again in a child process, and the fault occurs in the child process.
 #![allow(unsafe_code)]
 
 use std::env;
@@ -19,7 +19,7 @@ use crate::pages::{Loss, PAGE_BYTES, Pages};
 use crate::pd;
 
 const CHILD: &str = "MEMORY_FAULTS_CHILD";
-/// Exit code of a child whose handler was called by a fault of its own.
+/// Exit code of a child process in which the handler of the program has received the fault.
 const SEEN: c_int = 42;
 
 /// Runs the test `name` in a child process, in which `role` is called.
@@ -59,7 +59,7 @@ fn code_of(output: Option<Output>) -> Option<c_int> {
     output.status.code()
 }
 
-/// Registers pages, loses the second of them, and checks that a copy from the lost page fails.
+/// Registers two pages, loses the second page, and checks that a copy from the lost page fails.
 fn lose_a_page(loss: Loss) -> Pages {
     let pages = Pages::new(2);
     let region = pages.register(&pd());
@@ -200,8 +200,8 @@ fn set_blocked(how: c_int) {
     }
 }
 
-/// The background thread starts with the signal mask of the thread that opens the device. The kernel ends a process that
-/// faults while the signal is blocked.
+/// The background thread starts with the signal mask of the thread that opens the device. The kernel ends a process
+/// that faults while the signal is blocked.
 #[test]
 fn a_device_may_be_opened_while_the_signals_are_blocked() {
     let output = in_child("a_device_may_be_opened_while_the_signals_are_blocked", || {
@@ -210,7 +210,7 @@ fn a_device_may_be_opened_while_the_signals_are_blocked() {
         set_blocked(libc::SIG_UNBLOCK);
         far.pages.lose(1, Loss::Unmapped);
         near.post_send(1, write_to(&far.region), &near.intact);
-        // Only the background thread receives.
+        // This thread does not poll, so only the background thread receives.
         while far.state() != QpState::Err {
             thread::sleep(Duration::from_millis(1));
         }
@@ -233,7 +233,7 @@ static BEFORE: AtomicPtr<sigaction> = AtomicPtr::new(null_mut());
 /// A handler of a library: counts its calls, and passes the fault on to the handler before it.
 extern "C" fn count_and_pass_on(number: c_int, info: *mut siginfo_t, context: *mut c_void) {
     if CALLS.fetch_add(1, Ordering::Relaxed) > 1 {
-        // SAFETY: ends the process, because the fault goes in circles.
+        // SAFETY: ends the process, because the handlers pass the fault to each other without end.
         unsafe { libc::_exit(3) }
     }
     // SAFETY: `set_counting` stored the action, whose handler has this type.
@@ -259,8 +259,9 @@ fn handler_now() -> usize {
     }
 }
 
-/// The program installs its handler twice, each time over that of the copies. Each registration installs the handler
-/// of the copies again. A fault of the program is seen once by its handler, and then by the first one.
+/// The program installs its counting handler twice, each time over the handler of the copies, and each registration
+/// installs the handler of the copies again. A fault of the program must reach the counting handler once, and then the
+/// handler that the program installed first.
 #[test]
 fn a_handler_that_the_program_installs_later_is_kept_and_called_once() {
     let output = in_child("a_handler_that_the_program_installs_later_is_kept_and_called_once", || {
