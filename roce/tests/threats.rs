@@ -111,7 +111,9 @@ fn the_page_says_what_an_attack_costs() {
     let marks = format!("within {} PSNs of the expected PSN", thousands(STALE_PSNS as usize));
     let [repeats, rest] = [RETRANSMITS_PER_READ, RETRANSMIT_PKTS_MIN];
     let rate = thousands(RETRANSMIT_PKTS_PER_SEC as usize);
-    let reads = format!("{repeats} times and {rest} packets more, then at most {rate} packets a second");
+    let reads = format!(
+        "{repeats} times, then {rest} further READ responses, then at most {rate} READ responses a second"
+    );
     for said in [quarantine, marks, reads] {
         assert!(
             page.split_whitespace().collect::<Vec<_>>().join(" ").contains(&said),
