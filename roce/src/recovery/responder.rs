@@ -38,10 +38,8 @@ pub(crate) enum ResponderRecovery {
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct GapNaks {
     is_improved: bool,
-    /// False initially and after an RNR NAK, until an out-of-order packet has the flag `first` ([`OutOfOrderRequest`]).
-    has_last: bool,
-    /// PSN of the out-of-order packet received last; valid if `has_last`.
-    last_out_of_order_psn: Psn,
+    /// PSN of the out-of-order packet that elicited the last NAK; `None` initially and after an RNR NAK.
+    nak_cause: Option<Psn>,
 }
 
 impl ResponderRecovery {
@@ -49,11 +47,7 @@ impl ResponderRecovery {
         let is_improved = scheme == RecoveryScheme::ImprovedGoBackN;
         match scheme {
             RecoveryScheme::GoBackN | RecoveryScheme::ImprovedGoBackN => {
-                ResponderRecovery::GoBackN(GapNaks {
-                    is_improved,
-                    has_last: false,
-                    last_out_of_order_psn: Psn::default(),
-                })
+                ResponderRecovery::GoBackN(GapNaks { is_improved, nak_cause: None })
             }
             RecoveryScheme::SelectiveRepeat { .. } => ResponderRecovery::SelectiveRepeat,
         }
@@ -135,7 +129,7 @@ impl ResponderRecovery {
     /// Records an RNR NAK. Out-of-order packets that the peer retransmits after the RNR wait elicit no NAK.
     pub(crate) fn on_not_ready(&mut self) {
         if let ResponderRecovery::GoBackN(naks) = self {
-            naks.has_last = false;
+            naks.nak_cause = None;
         }
     }
 }
@@ -143,12 +137,12 @@ impl ResponderRecovery {
 impl GapNaks {
     /// Returns whether a NAK is due.
     fn on_out_of_order(&mut self, OutOfOrderRequest { psn, first, .. }: OutOfOrderRequest) -> bool {
-        // If `psn` is not above the PSN of the out-of-order packet received last, the peer has retransmitted from una
+        // If the packet that elicited the last NAK is received again, the peer has retransmitted all packets from una
         // on, and the retransmission of una was lost.
-        let is_retransmission =
-            self.has_last && psn.offset_from(self.last_out_of_order_psn).is_some_and(|offset| offset <= 0);
-        let lost_again = self.is_improved && is_retransmission;
-        (self.has_last, self.last_out_of_order_psn) = (first || self.has_last, psn);
+        let lost_again = self.is_improved && self.nak_cause == Some(psn);
+        if first {
+            self.nak_cause = Some(psn);
+        }
         first || lost_again
     }
 }
@@ -176,6 +170,7 @@ mod tests {
         ("the same packet twice",                   &["5f+", "5"],                  ["N.",   "NN",   "SS"]),
         ("a packet below the last one",             &["5f+", "6+>", "5"],           ["N..",  "N.N",  "S.S"]),
         ("a packet after the peer went back",       &["5f+", "5", "6"],             ["N..",  "NN.",  "SSS"]),
+        ("a late packet",                           &["6f+", "5+"],                 ["N.",   "N.",   "SS"]),
         ("a packet after an RNR NAK",               &["rnr", "5+"],                 [".",    ".",    "S"]),
         ("a lower packet after an RNR NAK",         &["5f+", "rnr", "4+"],          ["N.",   "N.",   "SS"]),
     ];
