@@ -163,14 +163,14 @@ pub(super) struct Qp {
 impl Qp {
     /// Bytes of the send queue and of the requester. To send a message, the engine needs these bytes and [`Qp::BOTH`].
     pub(super) const SEND: Range<usize> = 0..offset_of!(Qp, connection) + size_of::<Requester>();
-    /// Bytes that the engine needs for each message, sent or received.
+    /// Bytes of a `Qp` that the engine accesses for each message, sent or received.
     pub(super) const BOTH: Range<usize> = {
         let end = offset_of!(Qp, counters) + HOT_COUNTERS * size_of::<u64>();
         whole_lines(offset_of!(Qp, connection) + offset_of!(Rc, responses)..end)
     };
     /// Bytes that the engine needs to schedule a queue pair.
     pub(super) const SCHEDULE: Range<usize> = Qp::BOTH.start..offset_of!(Qp, pd);
-    /// Bytes that the engine needs to receive a message.
+    /// Bytes of a `Qp` that the engine accesses to receive a message.
     pub(super) const RECEIVE: Range<usize> =
         whole_lines(offset_of!(Qp, connection) + offset_of!(Rc, responder)..Qp::BOTH.end);
 

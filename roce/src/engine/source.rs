@@ -24,9 +24,10 @@ impl Default for SourceChecks {
 pub(super) enum SourcePort {
     /// Any port, because the check is off.
     Any,
-    /// Any port. A request with the expected PSN, or a response to a PSN in flight, changes the state to `Bound`.
+    /// Any UDP source port. A request with the expected PSN, or a response to a PSN in flight, changes the state to
+    /// `Bound`.
     Unbound,
-    /// The port of the packet that changed the state from `Unbound`.
+    /// The UDP source port of the packet that changed the state from `Unbound`.
     Bound(u16),
 }
 

@@ -30,7 +30,7 @@ pub const CAN_RECOVER: bool = cfg!(all(
 )]
 pub struct MemoryFault;
 
-/// Selects, at the first call, the instructions of all later copies by the vectors that the processor has.
+/// The first call detects which vectors the processor has, and thereby selects the instructions of all later copies.
 pub(super) fn detect() {
     routines::detect();
 }
