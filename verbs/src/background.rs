@@ -207,8 +207,9 @@ impl BackgroundServer {
         let is_led = shared.sleep.is_led();
         let is_used = std::mem::replace(&mut self.polls_slept, polls) != polls;
         if is_led {
-            // After the leader has left, `Sleep::ring_if_due` ends this rest if a deadline of the engine is more than
-            // `LATE_NANOS` before `until`.
+            // After the leader has left, `Sleep::ring_if_due` rings the bell if a deadline of the engine is more than
+            // `LATE_NANOS` before `until`. If application threads have used the engine, `until` is so early that a
+            // deadline in the future does not ring the bell.
             if is_used {
                 until = until.min(now + Duration::from_nanos(LATE_NANOS));
             }

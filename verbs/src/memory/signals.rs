@@ -41,8 +41,8 @@ static ENTRIES: [Handler; LEVELS] = [on_fault::<0>, on_fault::<1>, on_fault::<2>
 /// A signal that a memory fault raises.
 struct Signal {
     number: c_int,
-    /// For each level the action to which `on_fault` passes faults of other code; null: the default action. Never
-    /// freed, because a handler may read it at any time.
+    /// At index n: the action to which `ENTRIES[n]` passes a signal that no copy of `roce` caused. Null: the default
+    /// action. The actions are never freed, because a handler may read them at any time.
     earlier: [AtomicPtr<sigaction>; LEVELS],
 }
 
@@ -84,8 +84,8 @@ pub(super) fn unblock() {
     }
 }
 
-/// Installs the entry point of level `level` for `signal`, and increments `level`, unless an entry point is the
-/// handler.
+/// If the present handler of `signal` is not in `ENTRIES`, installs `ENTRIES[level]` as its handler and increments
+/// `level`. If all levels are in use, logs a warning instead.
 fn install_signal(signal: &Signal, level: &mut usize) -> io::Result<()> {
     let current = action(signal.number, None)?;
     if ENTRIES.iter().any(|entry| *entry as usize == current.sa_sigaction) {

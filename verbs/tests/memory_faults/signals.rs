@@ -259,9 +259,9 @@ fn handler_now() -> usize {
     }
 }
 
-/// The program installs its counting handler twice, each time over the handler of the copies, and each registration
-/// installs the handler of the copies again. A fault of the program must reach the counting handler once, and then the
-/// handler that the program installed first.
+/// Each registration of memory makes `on_fault` of verbs/src/memory/signals.rs the first handler again. The program
+/// installs `exit_seen_with_info` before the first registration, and `count_and_pass_on` before two later
+/// registrations. A fault of the program must reach `count_and_pass_on` once, and then `exit_seen_with_info`.
 #[test]
 fn a_handler_that_the_program_installs_later_is_kept_and_called_once() {
     let output = in_child("a_handler_that_the_program_installs_later_is_kept_and_called_once", || {
