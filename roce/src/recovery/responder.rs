@@ -108,7 +108,7 @@ impl ResponderRecovery {
     ///
     /// ```text
     ///   go-back-N            NAK for the first packet above a gap
-    ///   improved go-back-N   NAK as under go-back-N, and if a retransmission of the expected PSN was lost
+    ///   improved go-back-N   NAK as under go-back-N, and for the packet that elicited the last NAK, received again
     ///   selective repeat     SACK if a gap opens or closes, and for a packet that is a duplicate, is dropped, or has
     ///                        AckReq
     /// ```
