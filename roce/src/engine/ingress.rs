@@ -321,7 +321,8 @@ impl<P: Port> Engine<P> {
             self.enter_error(slot, None);
             return;
         }
-        // If the pacer delays the queue pair, the transmission scheduled below sets the deadline of the pacer again.
+        // This call also replaces a deadline of the pacer. If the pacer still delays the queue pair, the transmission
+        // scheduled below sets the deadline of the pacer again.
         self.timers.set(slot, rc.requester.deadline(), self.now);
         self.report_drained(slot);
         schedule(&mut self.qps, &mut self.tx_ready, slot);

@@ -32,9 +32,9 @@ const STOPPED: Timer = Timer { due: OptionalInstant::NONE, entry: OptionalInstan
 pub(super) struct Timers {
     /// By slot of the queue pair.
     timers: Vec<Timer>,
-    /// Checks, that is, comparisons of `due` with the clock: time of the check, and slot of the queue pair. The times
-    /// ascend, because each check is due `TIMER_CHECK_NANOS` after its insertion. If `heap` also has an entry of the
-    /// queue pair, the entry in `ring` is invalid.
+    /// Times of checks, and slots of queue pairs. A check compares `due` of the queue pair with the clock. The times
+    /// ascend, because each check is due `TIMER_CHECK_NANOS` after its insertion. An entry is invalid while `heap` has
+    /// an entry of the same queue pair; an invalid entry is removed without a check.
     ring: VecDeque<(Instant, u32)>,
     /// Binary heap of deadlines and slots of queue pairs: the deadline of entry i is no later than those of entries
     /// 2i+1 and 2i+2.
@@ -81,9 +81,11 @@ impl Timers {
         }
     }
 
-    /// If the earliest entry has expired, removes this entry. Returns `None` if no entry has expired. Otherwise, if the
-    /// deadline of the queue pair has passed, too, cancels the deadline and returns `Some(Some(slot))`, else
-    /// `Some(None)`.
+    /// If the time of the earliest entry has passed, removes this entry. Returns:
+    /// * `None` if no entry was removed;
+    /// * `Some(None)` if the queue pair of the removed entry has another entry, in `heap`, or has no deadline at or
+    ///   before `now`;
+    /// * otherwise `Some(Some(slot))`, with the index of this queue pair, whose deadline is then cancelled.
     pub(super) fn expire(&mut self, now: Instant) -> Option<Option<usize>> {
         let now = OptionalInstant::some(now);
         if self.earliest > now {
@@ -100,9 +102,10 @@ impl Timers {
         Some(expired)
     }
 
-    /// Removes one entry that may be earlier than the deadline of its queue pair, and inserts the deadline, if any,
-    /// into `heap`. Entries of `ring` are removed first. Returns false if `ring` is empty and the first entry of
-    /// `heap`, if any, is at the deadline of its queue pair.
+    /// Removes one entry: if `ring` is not empty, the first entry of `ring`; otherwise the first entry of `heap`,
+    /// unless this entry is at the deadline of its queue pair. If the queue pair of the removed entry has a deadline,
+    /// but no other entry in `heap`, inserts the deadline into `heap`. Returns false if no entry was removed;
+    /// `earliest` is then the earliest deadline.
     pub(super) fn settle(&mut self) -> bool {
         let slot = match self.heap.first() {
             _ if !self.ring.is_empty() => self.take_check(),
@@ -234,7 +237,9 @@ mod tests {
     }
 
     proptest! {
-        /// The ring has room for one entry per slot, so that invalid entries can fill the ring.
+        /// `ring` has room for `SLOTS` entries. Because `remove` leaves the entry of a queue pair in `ring`, a queue
+        /// pair can have several entries there. Therefore the steps can fill `ring`; further deadlines are inserted
+        /// into `heap`.
         #[test]
         fn behaves_as_a_map_of_deadlines(
             steps in proptest::collection::vec((0u8..48, 0usize..SLOTS + 1, nanos(), nanos()), 0..400)

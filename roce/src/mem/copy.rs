@@ -183,7 +183,8 @@ impl Span<'_> {
         let Some(base) = self.base else { return Ok(()) };
         let count = self.len_bytes.min(out.len());
         // SAFETY: `count` bytes are inside the memory of this span and inside `out`. The memory and `out` do not
-        // overlap, because a frame buffer is never registered memory, and `Memory::from_raw` excludes all other slices.
+        // overlap: a frame buffer is never registered memory, and the contract of `Memory::from_raw` forbids that
+        // another slice overlaps the memory.
         unsafe { fault::load(base.as_ptr(), out.as_mut_ptr(), count) }
     }
 
@@ -197,7 +198,8 @@ impl Span<'_> {
         let Some(base) = self.base else { return Ok(()) };
         let Some(last) = self.len_bytes.min(bytes.len()).checked_sub(1) else { return Ok(()) };
         // SAFETY: `last + 1` bytes are inside `bytes` and inside the memory of this span. The memory and `bytes` do not
-        // overlap, because a frame buffer is never registered memory, and `Memory::from_raw` excludes all other slices.
+        // overlap: a frame buffer is never registered memory, and the contract of `Memory::from_raw` forbids that
+        // another slice overlaps the memory.
         unsafe { fault::store(bytes.as_ptr(), base.as_ptr(), last) }
     }
 }

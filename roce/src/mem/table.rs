@@ -5,8 +5,8 @@
 //! ```
 //!
 //! An engine looks a region up in its [`MemoryView`], without a lock and without a write. The places are an
-//! open-addressing hash table of a fixed size. If a further key would use more than half of the places, a new table
-//! replaces the table. Replaced tables and deregistered regions are freed when no engine uses them (`epoch`).
+//! open-addressing hash table of a fixed size. If half of the places are used, the next registration replaces the table
+//! by a new one. Replaced tables and deregistered regions are freed when no engine uses them (`epoch`).
 //!
 //! The place of a deregistered region keeps its key, with null in place of the region, so that the key is in
 //! quarantine: it is not allocated again before [`QUARANTINE_NUMBERS`] further regions were deregistered. Otherwise a
@@ -144,8 +144,8 @@ impl MemoryTable {
         Ok((LKey(key), RKey(key)))
     }
 
-    /// Makes room for one further key. If this key would use more than half of the places, replaces the table by
-    /// a table without the keys whose quarantine has ended.
+    /// Makes room for one further key: if half of the places are used, replaces the table by a new table. The new table
+    /// does not contain the keys whose quarantine has ended.
     fn reserve(&self, control: &mut Control) {
         let old = self.places(control);
         if 2 * (control.used_places + 1) <= old.0.len() {

@@ -212,9 +212,10 @@ impl GidTable {
     }
 
     /// Returns the index of the source address for packets to `destination`; `None` if no address qualifies. The source
-    /// address has the IP family of `destination`. Preference for a unicast `destination`: first `destination` itself;
-    /// then, of the addresses whose subnet contains `destination`, the address with the longest prefix; then the first
-    /// address that is not link-local. If `destination` is an IPv6 link-local address, the last of these is excluded.
+    /// address has the IP family of `destination`. For a unicast `destination`, in order of preference:
+    /// 1. `destination` itself;
+    /// 2. of the addresses whose subnet contains `destination`, the address with the longest prefix;
+    /// 3. the first address that is not link-local, unless `destination` is an IPv6 link-local address.
     pub fn select_for(&self, destination: IpAddr) -> Option<usize> {
         let destination = Gid::from(destination).ip();
         let rank = |entry: &GidEntry| {
