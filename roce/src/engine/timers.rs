@@ -21,8 +21,8 @@ const ABSENT: u32 = u32::MAX;
 #[derive(Clone, Copy, Debug)]
 struct Timer {
     due: OptionalInstant,
-    /// Time of the entry of the queue pair in `heap`; if `heap` has none, time of its entry in `ring`; `NONE` if
-    /// neither has an entry. Never later than `due`.
+    /// Time of the entry of the queue pair in `heap`; if `heap` has none, time of the entry last added to `ring`. `NONE`
+    /// if neither was added since an entry was last removed; older entries may remain in `ring`. Never later than `due`.
     entry: OptionalInstant,
 }
 

@@ -38,8 +38,10 @@ pub(crate) enum ResponderRecovery {
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct GapNaks {
     is_improved: bool,
-    /// PSN of the out-of-order packet that elicited the last NAK; `None` initially and after an RNR NAK.
-    nak_cause: Option<Psn>,
+    /// Whether `nak_cause` is valid: false initially and after an RNR NAK.
+    has_nak_cause: bool,
+    /// PSN of the out-of-order packet that elicited the last NAK.
+    nak_cause: Psn,
 }
 
 impl ResponderRecovery {
@@ -47,7 +49,11 @@ impl ResponderRecovery {
         let is_improved = scheme == RecoveryScheme::ImprovedGoBackN;
         match scheme {
             RecoveryScheme::GoBackN | RecoveryScheme::ImprovedGoBackN => {
-                ResponderRecovery::GoBackN(GapNaks { is_improved, nak_cause: None })
+                ResponderRecovery::GoBackN(GapNaks {
+                    is_improved,
+                    has_nak_cause: false,
+                    nak_cause: Psn::default(),
+                })
             }
             RecoveryScheme::SelectiveRepeat { .. } => ResponderRecovery::SelectiveRepeat,
         }
@@ -129,7 +135,7 @@ impl ResponderRecovery {
     /// Records an RNR NAK. Out-of-order packets that the peer retransmits after the RNR wait elicit no NAK.
     pub(crate) fn on_not_ready(&mut self) {
         if let ResponderRecovery::GoBackN(naks) = self {
-            naks.nak_cause = None;
+            naks.has_nak_cause = false;
         }
     }
 }
@@ -139,9 +145,9 @@ impl GapNaks {
     fn on_out_of_order(&mut self, OutOfOrderRequest { psn, first, .. }: OutOfOrderRequest) -> bool {
         // If the packet that elicited the last NAK is received again, the peer has retransmitted all packets from una
         // on, and the retransmission of una was lost.
-        let lost_again = self.is_improved && self.nak_cause == Some(psn);
+        let lost_again = self.is_improved && self.has_nak_cause && self.nak_cause == psn;
         if first {
-            self.nak_cause = Some(psn);
+            (self.has_nak_cause, self.nak_cause) = (true, psn);
         }
         first || lost_again
     }
