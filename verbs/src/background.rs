@@ -185,8 +185,8 @@ impl BackgroundServer {
                 return false;
             }
             if idle {
-                // A poll may have woken a thread of the application, and the scheduler may have put this thread on the
-                // present processor.
+                // A poll may have woken an application thread. The woken thread may wait for the processor on which the
+                // background thread runs.
                 sched_yield();
             }
             if end.is_some_and(|end| Instant::now() >= end) {

@@ -90,7 +90,8 @@ pub(crate) struct Sleep<B = OwnedFd> {
     watching: AtomicBool,
     background_bell: B,
     leader_bell: B,
-    /// Whether the barriers exist. If they do not, no server may sleep longer than a nap.
+    /// Whether the kernel supports `membarrier`. Without the barriers, a server could miss a doorbell, so no server
+    /// sleeps longer than a nap.
     has_barriers: bool,
 }
 

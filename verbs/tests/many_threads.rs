@@ -64,7 +64,8 @@ fn poll(cq: &Cq, completed: &[AtomicU64], cqes: &mut Vec<Cqe>) -> Result<usize, 
     Ok(count)
 }
 
-/// The life of a thread: a connection with a completion queue of its own, and a connection to the shared one.
+/// The life of a thread: it transfers messages over two connections. One connection has a completion queue that only
+/// this thread uses, the other connection has the completion queue of all threads.
 fn live(
     context: &Context,
     shared: &Cq,

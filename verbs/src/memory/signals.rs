@@ -117,8 +117,8 @@ fn install_signal(signal: &Signal, level: &mut usize) -> io::Result<()> {
     Ok(())
 }
 
-/// For each level below `level`: if the earlier action of the level has the handler `handler`, replaces this action by
-/// the earlier action of the next lower level.
+/// Removes `handler` from the earlier actions of the levels below `level`, so that a fault reaches `handler` only once.
+/// A removed action is replaced by the earlier action of the next lower level or, at level 0, by the default action.
 fn skip_recorded(signal: &Signal, level: usize, handler: usize) {
     let mut below = null_mut();
     for slot in signal.earlier.iter().take(level) {

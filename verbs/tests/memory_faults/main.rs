@@ -1,5 +1,5 @@
-//! Registered memory of the application that is unmapped, protected or truncated: at the registration, and under the
-//! copies of an engine.
+//! Memory of the application that is unmapped, protected or truncated. If this occurs before the registration, the
+//! registration fails. If this occurs later, each copy by an engine that the memory no longer permits fails.
 #![cfg(all(target_arch = "x86_64", target_os = "linux"))] // elsewhere a memory fault ends the process
 
 mod connections;

@@ -1,5 +1,5 @@
-//! Signals and faults of code that is no copy of an engine. They must reach the action that the program has set. Each
-//! test starts itself again in a child process, and the fault occurs in the child process.
+//! Signals that a process sends, and faults of code other than the copies of an engine. Both must reach the action that
+//! the program has set. Each test starts itself again in a child process, and the fault occurs in the child process.
 #![allow(unsafe_code)]
 
 use std::env;
@@ -169,7 +169,8 @@ fn a_signal_that_was_ignored_or_not_handled_still_is() {
     assert_eq!(signal_of(output), Some(SIGSEGV));
 }
 
-/// The kernel reports a memory error that no access has met yet (`PR_MCE_KILL_EARLY`): no instruction faults again.
+/// The kernel reports a memory error that no access has met yet (`PR_MCE_KILL_EARLY`). No instruction faults after the
+/// return of the handler, so the handler itself must raise the signal that ends the program.
 #[test]
 fn a_memory_error_that_no_access_has_met_ends_the_program() {
     const BUS_MCEERR_AO: c_int = 5;
