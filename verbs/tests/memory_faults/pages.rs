@@ -93,7 +93,7 @@ impl Pages {
         present & 1 == 1
     }
 
-    /// Reads a byte by code that is no copy of an engine.
+    /// Reads a byte by code that belongs to no engine.
     pub(crate) fn touch(&self, offset: usize) -> u8 {
         // SAFETY: none. The test expects that this access faults and ends the process.
         unsafe { self.base.wrapping_add(offset).read_volatile() }
