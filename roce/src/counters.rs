@@ -54,8 +54,8 @@ counters! {
         /// Out-of-order SEND and WRITE packets whose payload was placed on arrival (relaxed placement);
         /// `out_of_seq_request` counts these packets, too.
         placed_out_of_order,
-        /// Out-of-order packets dropped because the memory of the reorder buffers, or the queue pair's share of this
-        /// memory, was full: the packet received, or buffered packets with PSNs above that of the packet received.
+        /// Out-of-order packets dropped because the memory of all reorder buffers, or this queue pair's share of the
+        /// memory, was full. A dropped packet is the packet received, or a buffered packet with a higher PSN.
         reorder_no_room,
         /// Buffered packets dropped one second after they were received, because the gap below them was not closed.
         reorder_expired,
@@ -198,8 +198,8 @@ counters! {
         wrong_source,
         /// If the peer is on the link: packets whose source MAC is not the peer's.
         wrong_source_mac,
-        /// Requests whose UDP source port is not that of the first request with the expected PSN, and responses whose
-        /// UDP source port is not that of the first response to a PSN in flight.
+        /// Packets whose UDP source port is not the peer's. A queue pair learns this port from the first request with
+        /// the expected PSN and, separately for responses, from the first response to a PSN in flight.
         wrong_source_port,
         /// Packets whose destination IP address is not the queue pair's source GID.
         wrong_destination,

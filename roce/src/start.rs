@@ -17,9 +17,8 @@
 //! one counter in place of the other.
 //!
 //! [`Instant`] saturates after 584 years and does not wrap. Instants truncated to fewer bits wrap. With the feature,
-//! the clock starts just before 2^32 s, the first instant at which all truncations wrap at once: nanoseconds,
-//! microseconds, milliseconds and seconds to 32 bits, and the slot of the simulator's timing wheel (2^12 slots, 1 ns
-//! each).
+//! the clock starts 50 ns before 2^32 s. At 2^32 s all truncations of an instant wrap: its nanoseconds, microseconds,
+//! milliseconds and seconds in 32 bits, and its slot in the simulator's timing wheel (2^12 slots, 1 ns each).
 
 use crate::id::Msn;
 use crate::psn::Psn;

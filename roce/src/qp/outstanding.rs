@@ -233,7 +233,8 @@ impl Outstanding {
         if let Some(place) = wanted.checked_div(packets).and_then(|index| self.place_in(index, psn)) {
             return Some(place);
         }
-        // The last work request that starts at or below `psn`: local operations with the same first PSN are before it.
+        // Searches for the last work request that starts at or below `psn`. Local operations with the same first PSN
+        // precede this work request.
         let (mut low, mut high) = (0, self.assigned);
         while high - low > 1 {
             let middle = low + (high - low) / 2;
