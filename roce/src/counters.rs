@@ -88,8 +88,8 @@ counters! {
         /// Spurious retransmissions (selective repeat), detected by a SACK for a duplicate request or by a duplicate
         /// READ response. A duplicate caused by a tail loss probe is not counted.
         spurious_retransmits,
-        /// Probe timeouts that `roce_adp_retrans_to` does not count. After each probe timeout, a tail loss probe is
-        /// sent (RFC 8985).
+        /// Probe timeouts that are the first since progress, or whose wait was shorter than the RTO;
+        /// `roce_adp_retrans_to` counts the others. After each probe timeout, a tail loss probe is sent (RFC 8985).
         tail_probes,
         /// Probe timeouts whose wait was at least the RTO (RFC 6298), except the first probe timeout since progress.
         /// Each probe timeout counted here is reported to congestion control as a loss.

@@ -7,7 +7,7 @@
 //! |---|---|---|---|
 //! | ring positions | 32 | 3 | 0 |
 //! | recv WQE sequence number of a connection | 32 | 2 | 0 |
-//! | transmission number of a log of sent packets | 32 | 4 | 0 |
+//! | transmission number of a sent-packet log | 32 | 4 | 0 |
 //! | MSN | 24 | 5 | 0 |
 //! | first PSN of a connection, if not chosen by an application | 24 | 1 to 100 | random, or a constant of a test |
 //! | IPv4 identification | 16 | 1 to 100 | a random number |

@@ -1,8 +1,8 @@
 //! DCQCN's reaction point (Zhu et al., SIGCOMM'15, section 3). The parameters have the names of NVIDIA's adapters
 //! ("DCQCN CC Parameters" in NVIDIA's documentation; `/sys/class/net/*/ecn/roce_rp`) and the defaults of the paper. The
 //! preset `nvidia` has the defaults of the adapters. Under this preset, flows that share a bottleneck do not converge
-//! to equal rates: a decrease is permitted every 4 us, so a flow decreases its rate several times before CNPs show the
-//! effect of the first decrease, a round trip later.
+//! to equal rates: a decrease is permitted every 4 us, so a flow decreases its rate several times in the round trip
+//! that passes before CNPs show the effect of the first decrease.
 //!
 //! ```text
 //!            first CNP: a limiter at the maximum rate

@@ -30,7 +30,7 @@ const NANOS_PER_SEC: u64 = 1_000_000_000;
 pub(crate) struct Pacer {
     bits_per_sec: u64,
     next_at: Instant,
-    /// Remainder of the last division, in bits * 10^9, below `bits_per_sec`.
+    /// Remainder of the last division in [`Pacer::on_sent`], in 10^-9 bits; below `bits_per_sec`.
     remainder: u64,
 }
 

@@ -58,7 +58,7 @@ pub(crate) struct SharedCq {
 }
 
 impl SharedCq {
-    /// Creates a completion queue of at most `depth` completions of each engine.
+    /// Creates a completion queue with room for `depth` completions of each engine.
     pub(crate) fn new(id: CqId, depth: u32) -> (Arc<SharedCq>, CqPoller) {
         let shared = Arc::new(SharedCq {
             id,

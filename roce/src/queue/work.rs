@@ -55,7 +55,7 @@ impl PosterConfig {
 pub(super) struct WorkPoster<W> {
     wqes: Producer<W>,
     /// Ring of the scatter/gather entries after the first of each list; `None` if no list may have more than one entry.
-    /// Boxed for the reason given at `sges` of [`WorkQueue`].
+    /// Boxed, so that the poster takes one cache line.
     sges: Option<Box<Producer<Sge>>>,
     doorbells: Arc<Doorbells>,
     config: PosterConfig,

@@ -30,7 +30,7 @@ use crate::time::{Instant, OptionalInstant};
 ///     otherwise                               lost; if the next ACK follows within 1/4 of the shortest RTT, in flight
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[repr(u8)] // see `Responses`
+#[repr(u8)] // a small tag: the compiler stores further states in the larger tag of `qp::rc::Responses`
 enum Probe {
     None,
     /// The probe was sent at `at`, and no ACK arrived since.

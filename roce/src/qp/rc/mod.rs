@@ -46,8 +46,8 @@ pub(crate) enum Responses {
     None,
     /// Responses may be due; they are sent before requests.
     First,
-    /// Responses are due. The queue pair used up its last quantum of packets (`TX_QUANTUM_PKTS`) before all responses
-    /// were sent: the next quantum starts with requests.
+    /// Responses are due. The last quantum of this queue pair (at most `TX_QUANTUM_PKTS` packets) ended before all
+    /// responses were sent: the next quantum starts with requests.
     AfterRequests,
 }
 
