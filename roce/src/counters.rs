@@ -54,8 +54,8 @@ counters! {
         /// Out-of-order SEND and WRITE packets whose payload was placed on arrival (relaxed placement);
         /// `out_of_seq_request` counts these packets, too.
         placed_out_of_order,
-        /// Out-of-order packets dropped because the memory of the reorder buffers, or the queue pair's share of this
-        /// memory, was full: the packet received, or buffered packets with PSNs above that of the packet received.
+        /// Out-of-order packets dropped because the memory of all reorder buffers, or this queue pair's share of the
+        /// memory, was full. A dropped packet is the packet received, or a buffered packet with a higher PSN.
         reorder_no_room,
         /// Buffered packets dropped one second after they were received, because the gap below them was not closed.
         reorder_expired,
@@ -88,8 +88,8 @@ counters! {
         /// Spurious retransmissions (selective repeat), detected by a SACK for a duplicate request or by a duplicate
         /// READ response. A duplicate caused by a tail loss probe is not counted.
         spurious_retransmits,
-        /// Probe timeouts that `roce_adp_retrans_to` does not count. After each probe timeout, a tail loss probe is
-        /// sent (RFC 8985).
+        /// Probe timeouts that are the first since progress, or whose wait was shorter than the RTO;
+        /// `roce_adp_retrans_to` counts the others. After each probe timeout, a tail loss probe is sent (RFC 8985).
         tail_probes,
         /// Probe timeouts whose wait was at least the RTO (RFC 6298), except the first probe timeout since progress.
         /// Each probe timeout counted here is reported to congestion control as a loss.
@@ -198,8 +198,8 @@ counters! {
         wrong_source,
         /// If the peer is on the link: packets whose source MAC is not the peer's.
         wrong_source_mac,
-        /// Requests whose UDP source port is not that of the first request with the expected PSN, and responses whose
-        /// UDP source port is not that of the first response to a PSN in flight.
+        /// Packets whose UDP source port is not the peer's. A queue pair learns this port from the first request with
+        /// the expected PSN and, separately for responses, from the first response to a PSN in flight.
         wrong_source_port,
         /// Packets whose destination IP address is not the queue pair's source GID.
         wrong_destination,

@@ -7,7 +7,7 @@
 //! |---|---|---|---|
 //! | ring positions | 32 | 3 | 0 |
 //! | recv WQE sequence number of a connection | 32 | 2 | 0 |
-//! | transmission number of a log of sent packets | 32 | 4 | 0 |
+//! | transmission number of a sent-packet log | 32 | 4 | 0 |
 //! | MSN | 24 | 5 | 0 |
 //! | first PSN of a connection, if not chosen by an application | 24 | 1 to 100 | random, or a constant of a test |
 //! | IPv4 identification | 16 | 1 to 100 | a random number |
@@ -17,9 +17,8 @@
 //! one counter in place of the other.
 //!
 //! [`Instant`] saturates after 584 years and does not wrap. Instants truncated to fewer bits wrap. With the feature,
-//! the clock starts just before 2^32 s, the first instant at which all truncations wrap at once: nanoseconds,
-//! microseconds, milliseconds and seconds to 32 bits, and the slot of the simulator's timing wheel (2^12 slots, 1 ns
-//! each).
+//! the clock starts 50 ns before 2^32 s. At 2^32 s all truncations of an instant wrap: its nanoseconds, microseconds,
+//! milliseconds and seconds in 32 bits, and its slot in the simulator's timing wheel (2^12 slots, 1 ns each).
 
 use crate::id::Msn;
 use crate::psn::Psn;

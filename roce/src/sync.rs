@@ -24,7 +24,7 @@ pub(crate) fn relax(calls: u32) -> bool {
     sleeps
 }
 
-/// Yields.
+/// Yields to another thread of the test, and never sleeps.
 #[cfg(loom)]
 pub(crate) fn relax(_calls: u32) -> bool {
     loom::thread::yield_now();

@@ -86,9 +86,9 @@ impl<T> Table<T> {
         }
     }
 
-    /// Reserves memory for `max_len` objects, so that the objects of consecutive slots are adjacent, and no object
-    /// moves when the table grows. The operating system provides the memory as objects are inserted. If the memory
-    /// cannot be reserved, the table grows as objects are inserted.
+    /// Reserves address space for `max_len` objects, so that no object moves when the table grows. The operating system
+    /// provides memory only as objects are inserted. If the address space cannot be reserved, the table allocates
+    /// memory as objects are inserted.
     pub(crate) fn with_reserved_slots(mut self) -> Self {
         let _ = self.slots.try_reserve_exact(self.max_len);
         self

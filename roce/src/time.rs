@@ -29,8 +29,8 @@ impl Instant {
     }
 }
 
-/// An optional [`Instant`] in 8 bytes. An `Option<Instant>` takes 16 bytes, which matters in state that each message
-/// needs. The latest instant stands for none.
+/// An optional [`Instant`] in 8 bytes; the latest instant stands for none. An `Option<Instant>` takes 16 bytes, and
+/// would enlarge state that each message accesses.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct OptionalInstant(Instant);
 

@@ -1,8 +1,8 @@
 //! DCQCN's reaction point (Zhu et al., SIGCOMM'15, section 3). The parameters have the names of NVIDIA's adapters
 //! ("DCQCN CC Parameters" in NVIDIA's documentation; `/sys/class/net/*/ecn/roce_rp`) and the defaults of the paper. The
 //! preset `nvidia` has the defaults of the adapters. Under this preset, flows that share a bottleneck do not converge
-//! to equal rates: a decrease is permitted every 4 us, so a flow decreases its rate several times before CNPs show the
-//! effect of the first decrease, a round trip later.
+//! to equal rates: a decrease is permitted every 4 us, so a flow decreases its rate several times in the round trip
+//! that passes before CNPs show the effect of the first decrease.
 //!
 //! ```text
 //!            first CNP: a limiter at the maximum rate
@@ -30,8 +30,8 @@ parameters! {
         /// (clamp_tgt_rate_after_time_inc) selects the decreases that do so.
         clamp_tgt_rate = 0, in 0 to 1;
         /// Used only if `clamp_tgt_rate` is 0. If the rate was increased since the last decrease, a decrease first sets
-        /// the target rate to the current rate. 0: this applies only after an increase by bytes; 1: this applies after an
-        /// increase by the timer, too.
+        /// the target rate to the current rate. 0: this applies only after an increase by bytes; 1: this applies after
+        /// an increase by the timer, too.
         clamp_tgt_rate_after_time_inc = 1, in 0 to 1;
         /// Time between rate increases by the timer, in microseconds.
         rpg_time_reset = 55, in 1 to 131_071;
@@ -52,8 +52,8 @@ parameters! {
         rpg_min_dec_fac = 50, in 0 to 100;
         /// The lowest rate, in Mbit/s.
         rpg_min_rate = 1, in 1 to 10_000_000;
-        /// If a CNP arrives while the current rate is the maximum rate, the rate is set to this value, in Mbit/s, before
-        /// the decrease. 0: the decrease begins at the maximum rate.
+        /// If a CNP arrives while no limiter exists (the rate is the maximum rate), the rate is set to this value, in
+        /// Mbit/s, before the decrease. 0: the decrease begins at the maximum rate.
         rate_to_set_on_first_cnp = 0, in 0 to 10_000_000;
         /// Weight of the old alpha in an update of alpha, in 1024ths.
         dce_tcp_g = 1020, in 0 to 1023;
@@ -61,8 +61,8 @@ parameters! {
         dce_tcp_rtt = 55, in 1 to 131_071;
         /// Least time between rate decreases, in microseconds.
         rate_reduce_monitor_period = 50, in 1 to 1_000_000;
-        /// If a CNP is received while the rate is the maximum rate, alpha is set to this value, in 1024ths, before the
-        /// rate is reduced.
+        /// If a CNP arrives while no limiter exists (the rate is the maximum rate), alpha is set to this value, in
+        /// 1024ths, before the decrease.
         initial_alpha_value = 1023, in 1 to 1023;
     }
 }
@@ -190,8 +190,8 @@ impl Dcqcn {
         self.advance(now);
     }
 
-    /// Applies the rate decreases and the timer's rate increases that are due at `now`, at most
-    /// [`RATE_CHANGES_PER_CALL`] of them.
+    /// Applies the rate decreases and the timer's rate increases that are due at `now`: the first
+    /// [`RATE_CHANGES_PER_CALL`] changes and, if a decrease is still due then, this decrease.
     fn advance(&mut self, now: Instant) {
         for _ in 0..RATE_CHANGES_PER_CALL {
             let Some(limiter) = &mut self.limiter else { return };

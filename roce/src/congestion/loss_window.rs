@@ -34,7 +34,8 @@ impl LossWindow {
         self.window_pkts
     }
 
-    /// Records `acked_pkts` newly acknowledged packets. If `lost`, one of the `sent_pkts` packets from una on was lost.
+    /// Records `acked_pkts` newly acknowledged packets. If `lost` is true, one of the `sent_pkts` packets sent from una
+    /// on was lost, and the window shrinks.
     #[inline]
     pub(crate) fn on_ack_event(&mut self, acked_pkts: u32, sent_pkts: u32, lost: bool) {
         self.acked_pkts = self.acked_pkts.saturating_add(acked_pkts);

@@ -200,7 +200,8 @@ impl Congestion {
         }
     }
 
-    /// Records a loss: an expired RTO; under go-back-N also a local ACK timeout, PSN sequence error or implied NAK.
+    /// Records a loss: a probe timeout that is reported as a loss (see RTO in docs/GLOSSARY.md); under go-back-N also a
+    /// local ACK timeout, and a PSN sequence error or implied NAK that starts a retransmission.
     pub(crate) fn on_loss(&mut self, now: Instant) {
         match self {
             Congestion::Swift(swift) => swift.on_loss(now),

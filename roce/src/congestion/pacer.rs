@@ -18,7 +18,8 @@ pub(crate) const BURST_NANOS: u64 = 10_000;
 /// The highest rate, in bits per second: above the rate of any link, and small enough for 64-bit arithmetic.
 pub(crate) const RATE_MAX_BITS_PER_SEC: u64 = 10_000_000_000_000;
 
-/// Upper bound of the bytes of one call of [`Pacer::on_sent`]. The bytes of a READ request are those of its responses.
+/// Upper bound of the parameter `bytes` of [`Pacer::on_sent`]. For a READ request, Timely passes the bytes of all its
+/// responses in one call.
 pub(crate) const BYTES_MAX: u32 = 1 << 30;
 
 const NANOS_PER_SEC: u64 = 1_000_000_000;
@@ -29,7 +30,7 @@ const NANOS_PER_SEC: u64 = 1_000_000_000;
 pub(crate) struct Pacer {
     bits_per_sec: u64,
     next_at: Instant,
-    /// Remainder of the last division, in bits * 10^9, below `bits_per_sec`.
+    /// Remainder of the last division in [`Pacer::on_sent`], in 10^-9 bits; below `bits_per_sec`.
     remainder: u64,
 }
 

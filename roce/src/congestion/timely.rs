@@ -26,7 +26,8 @@ parameters! {
         min_rtt_nanos = 20_000, in 1 to 100_000_000;
         /// Additive increase per round-trip sample, in Mbit/s.
         add_step_mbps = 10, in 1 to 10_000_000;
-        /// Number of consecutive gradients of at most 0 from which on the increase is five times `add_step_mbps`.
+        /// From the `hai_threshold`-th consecutive gradient of at most 0 on, the increase is five times
+        /// `add_step_mbps`.
         hai_threshold = 5, in 1 to 1000;
         /// Multiplicative decrease: weight of the gradient, or of the excess over `t_high_nanos`, in thousandths.
         beta_milli = 800, in 1 to 1000;

@@ -5,7 +5,7 @@ use crate::port::{PHANTOM_ICRC, Payload, Port};
 use crate::psn::Psn;
 use crate::wire::{AddressTemplate, FrameParts, Opcode, PacketSpec, QpFields};
 
-/// The header fields of packets that a queue pair does not share with the other queue pairs of its address handle.
+/// The header fields that a queue pair does not share with the other queue pairs of its address handle.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct QpHeaders {
     pub fields: QpFields,
@@ -53,7 +53,7 @@ impl PacketBuilder<'_> {
     }
 
     /// Sends a CNP to the peer's queue pair, with BECN 1, PSN 0 and 16 bytes of value 0 (IBA A17.9). The CNP has the
-    /// UDP source port of the connection, so that ECMP selects the route of the ACKs.
+    /// UDP source port of the connection, so that ECMP routes the CNP as it routes ACKs.
     pub(crate) fn emit_notification<P: Port>(
         &mut self,
         port: &mut P,
@@ -84,8 +84,8 @@ impl PacketBuilder<'_> {
         self.emit_copied(port, spec, filled).map_err(|_| PortFull)
     }
 
-    /// Sends a packet as [`PacketBuilder::emit`] does, whose payload `fill` copies from registered memory. At a memory
-    /// fault no packet is sent.
+    /// Sends a packet as [`PacketBuilder::emit`] does; `fill` copies the payload from registered memory. At a memory
+    /// fault, no packet is sent.
     #[inline(always)]
     pub(crate) fn emit_copied<P: Port>(
         &mut self,

@@ -171,8 +171,8 @@ impl Outstanding {
         self.queue.get(self.assigned)
     }
 
-    /// Assigns PSNs to the next work request, of `len_bytes`, which [`Outstanding::next_unassigned`] has returned, and
-    /// returns the position of its first packet. Returns `None` if these PSNs and the `unacked` PSNs before them exceed
+    /// Assigns PSNs to the work request that [`Outstanding::next_unassigned`] has returned; its message has `len_bytes`
+    /// bytes. Returns the position of its first packet; `None` if these PSNs and the `unacked` PSNs before them exceed
     /// [`MAX_OUTSTANDING_PSNS`].
     #[inline]
     pub(crate) fn assign(
@@ -186,8 +186,8 @@ impl Outstanding {
         (unacked + packets <= MAX_OUTSTANDING_PSNS).then(|| self.append(packets, kind))
     }
 
-    /// Assigns 0 PSNs to the next work request, a local operation that was executed. Returns its position: `packets` of
-    /// the span is 0.
+    /// Assigns 0 PSNs to the next work request, a local operation that was executed. Returns its position, whose span
+    /// has 0 packets.
     pub(crate) fn assign_local(&mut self) -> Place {
         self.append(0, Kind { is_read: false, takes_receive: false })
     }
@@ -233,7 +233,8 @@ impl Outstanding {
         if let Some(place) = wanted.checked_div(packets).and_then(|index| self.place_in(index, psn)) {
             return Some(place);
         }
-        // The last work request that starts at or below `psn`: local operations with the same first PSN are before it.
+        // Searches for the last work request that starts at or below `psn`. Local operations with the same first PSN
+        // precede this work request.
         let (mut low, mut high) = (0, self.assigned);
         while high - low > 1 {
             let middle = low + (high - low) / 2;

@@ -25,7 +25,7 @@ struct Wr {
     wr_id: u64,
     packets: u32,
     is_read: bool,
-    /// Number of PSNs assigned before; `None` while the work request has no PSNs.
+    /// Number of PSNs assigned to earlier work requests; `None` until this work request is assigned.
     first: Option<u32>,
 }
 
@@ -79,7 +79,7 @@ impl Model {
         spans.map_while(|(index, wr)| Some((index, *wr, wr.first?)))
     }
 
-    /// Returns index of the work request and index in the work request of the PSN `at`.
+    /// Finds the PSN `at`. Returns the index of its work request, and the index of the PSN in this work request.
     fn find(&self, at: u32) -> Option<(u32, u32)> {
         let (index, _, first) =
             self.assigned().find(|(_, wr, first)| (*first..first + wr.packets).contains(&at))?;

@@ -6,7 +6,7 @@ use crate::queue::{Lists, RecvQueue, RecvWqe, RestSges, Sge, SrqId, SrqTable};
 /// Source of the receives of a queue pair.
 pub(crate) enum Receives {
     Own(RecvQueue),
-    /// Boxed, so that a receive queue fills fewer cache lines.
+    /// Boxed, so that [`Receives`] is not larger than a receive queue needs.
     Shared(Box<SharedReceive>),
 }
 

@@ -58,7 +58,7 @@ pub(crate) struct SharedCq {
 }
 
 impl SharedCq {
-    /// Creates a completion queue of at most `depth` completions of each engine.
+    /// Creates a completion queue with room for `depth` completions of each engine.
     pub(crate) fn new(id: CqId, depth: u32) -> (Arc<SharedCq>, CqPoller) {
         let shared = Arc::new(SharedCq {
             id,
@@ -112,9 +112,9 @@ impl CqPoller {
     /// Removes and returns a completion: the oldest of one engine.
     #[inline]
     pub fn pop(&mut self) -> Option<Cqe> {
-        // With one ring, a completion that an earlier call has seen is returned at once. All others are returned by
-        // `pop_in_turn`, which also finds new rings: otherwise the ring of a second engine would not be found while the
-        // first ring is never empty.
+        // With one ring, a completion that an earlier call has already seen in the ring is returned at once. Other
+        // completions are returned by `pop_in_turn`, which also looks for new rings. If a busy first ring were polled
+        // without this look, the ring of a second engine would never be found.
         if let [ring] = self.rings.as_mut_slice()
             && let Some(cqe) = ring.pop_seen()
         {
@@ -242,8 +242,8 @@ impl CompletionQueue {
             && !std::mem::replace(&mut self.has_overflowed, true)
     }
 
-    /// Returns whether the completions written since the last call notify the application. The request for notification
-    /// is consumed.
+    /// Returns whether the completions written since the last call notify the application. If so, the pending request
+    /// for notification is removed.
     pub(crate) fn is_notification_due(&mut self) -> bool {
         let is_solicited = self.written & SOLICITED != 0;
         self.written = 0;

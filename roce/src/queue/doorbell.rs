@@ -46,7 +46,8 @@ impl Doorbells {
         self.drain_words(|slots| slots.for_each(&mut rung));
     }
 
-    /// Clears each doorbell that is set, and calls `rung` with the slots of the doorbells of one word.
+    /// Clears each doorbell that is set. For each word of doorbell bits, calls `rung` once with the slots of the
+    /// doorbells that were set in this word.
     #[inline]
     pub(crate) fn drain_words(&self, mut rung: impl FnMut(Slots)) {
         for (index, summary) in self.summary.iter().enumerate() {

@@ -263,7 +263,7 @@ impl<T: Copy + Send, S> Consumer<T, S> {
         Some(unsafe { self.element(index) })
     }
 
-    /// Returns the element at `index` as [`Consumer::get`] does; `None` if an earlier call has not yet found `index`
+    /// Returns the element at `index` as [`Consumer::get`] does; `None` if no earlier call has found this element
     /// published.
     #[inline]
     pub(super) fn seen(&self, index: u32) -> Option<&T> {
@@ -278,9 +278,9 @@ impl<T: Copy + Send, S> Consumer<T, S> {
     #[inline]
     unsafe fn element(&self, index: u32) -> &T {
         let cell = cell(&self.cells, self.head.wrapping_add(index));
-        // SAFETY: head <= position < tail: the producer wrote the cell before its Release store of `tail`, which the
-        // Acquire load read. The producer does not overwrite the cell until the consumer advances `head`, which needs
-        // &mut self.
+        // SAFETY: head <= position < tail. The producer wrote the cell before its Release store of `tail`, and the
+        // consumer read this `tail` by an Acquire load. The producer does not overwrite the cell until the consumer
+        // advances `head`, which needs &mut self.
         cell.with(|cell| unsafe { (*cell).assume_init_ref() })
     }
 

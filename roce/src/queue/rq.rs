@@ -44,8 +44,8 @@ impl Wqe for RecvWqe {
 }
 
 impl RecvPoster {
-    /// Queues `request`. The doorbell is set in ERR only: in other states the engine reads the queue when a message
-    /// arrives.
+    /// Queues `request`. In state ERR, sets the doorbell, so that the engine flushes the receive. In other states the
+    /// engine reads the queue when a message arrives.
     #[inline]
     pub fn post(&mut self, request: &RecvRequest<'_>) -> Result<(), PostError> {
         self.work.admit()?;

@@ -136,7 +136,8 @@ impl SendQueue {
         self.work.get(index)
     }
 
-    /// Returns the work request at `index`; `None` if [`SendQueue::get`] has not yet returned it.
+    /// Returns the work request at `index`; `None` if no earlier call of [`SendQueue::get`] or [`SendQueue::is_empty`]
+    /// has seen this work request in the ring.
     #[inline]
     pub(crate) fn seen(&self, index: u32) -> Option<&SendWqe> {
         self.work.seen(index)

@@ -42,7 +42,7 @@ struct SharedReceiveQueue {
     users: u32,
 }
 
-/// All shared receive queues of a device.
+/// All shared receive queues of an engine.
 pub(crate) struct SrqTable {
     queues: Table<SharedReceiveQueue>,
     /// SRQs whose limit was reached but not yet reported, each listed at most once.

@@ -54,8 +54,8 @@ impl PosterConfig {
 #[repr(align(64))]
 pub(super) struct WorkPoster<W> {
     wqes: Producer<W>,
-    /// Ring of the scatter/gather entries after the first of each list; `None` if no list has more than one entry. Boxed,
-    /// as that of [`WorkQueue`].
+    /// Ring of the scatter/gather entries after the first of each list; `None` if no list may have more than one entry.
+    /// Boxed, so that the poster takes one cache line.
     sges: Option<Box<Producer<Sge>>>,
     doorbells: Arc<Doorbells>,
     config: PosterConfig,
@@ -63,9 +63,8 @@ pub(super) struct WorkPoster<W> {
 
 pub(super) struct WorkQueue<W> {
     wqes: Consumer<W>,
-    /// Ring of the scatter/gather entries after the first of each list; `None` if no list has more than one entry. Boxed,
-    /// so that the state which each work request needs fills fewer
-    /// cache lines.
+    /// Ring of the scatter/gather entries after the first of each list; `None` if no list may have more than one entry.
+    /// Boxed, so that the fields that every work request needs take fewer cache lines.
     sges: Option<Box<Consumer<Sge>>>,
 }
 
@@ -180,7 +179,8 @@ impl<W: Wqe> WorkQueue<W> {
         self.wqes.get(index)
     }
 
-    /// Returns the work request at `index`; `None` if [`WorkQueue::get`] has not yet returned it.
+    /// Returns the work request at `index`; `None` if no earlier call of [`WorkQueue::get`] or [`WorkQueue::len`] has
+    /// seen this work request in the ring.
     #[inline]
     pub(super) fn seen(&self, index: u32) -> Option<&W> {
         self.wqes.seen(index)

@@ -362,8 +362,8 @@ impl ExpectedPsn {
         self.expected
     }
 
-    /// Compares the PSN of a received request with the expected PSN (IBA 9.7.5.1). A PSN at a distance of exactly 2^23
-    /// counts as out of order.
+    /// Compares the PSN of a received request with the expected PSN (IBA 9.7.4.1.2). A PSN at a distance of exactly
+    /// 2^23 counts as out of order.
     #[inline]
     pub(crate) fn on_packet(&mut self, psn: Psn) -> Verdict {
         match psn.offset_from(self.expected) {

@@ -30,7 +30,7 @@ use crate::time::{Instant, OptionalInstant};
 ///     otherwise                               lost; if the next ACK follows within 1/4 of the shortest RTT, in flight
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[repr(u8)] // see `Responses`
+#[repr(u8)] // a small tag: the compiler stores further states in the larger tag of `qp::rc::Responses`
 enum Probe {
     None,
     /// The probe was sent at `at`, and no ACK arrived since.
@@ -52,8 +52,8 @@ pub(crate) struct LossTimer {
     rto: AdaptiveRto,
     /// Whether PTO and RTO are used besides the local ACK timeout.
     is_adaptive: bool,
-    /// Start of the local ACK timeout: the latest of progress, use of a retry, end of an RNR wait, and the packet that
-    /// armed the timer.
+    /// Start of the local ACK timeout: the time of the latest of four events: progress, use of a retry, end of an RNR
+    /// wait, transmission of a packet that armed the timer.
     last_progress_at: Instant,
     /// Time of the last response (READ or stale) since the timer was armed; an expired timer is rearmed from this time.
     last_rx_at: OptionalInstant,

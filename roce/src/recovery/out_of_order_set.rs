@@ -13,18 +13,19 @@ impl OutOfOrderSet {
         OutOfOrderSet { buffered: PsnSet::new(window_pkts) }
     }
 
-    /// Returns whether `psn` may be buffered: above `expected`, in the window from `expected` on, and not buffered yet.
+    /// Returns whether `psn` may be buffered or placed: above `expected`, in the window from `expected` on, and not in
+    /// the set.
     pub(crate) fn is_new(&self, expected: Psn, psn: Psn) -> bool {
         psn.index_in(expected, self.buffered.capacity()).is_some_and(|i| i > 0)
             && !self.buffered.contains(psn)
     }
 
-    /// Returns whether `psn` is buffered: above `expected`, in the window from `expected` on, and in the set.
+    /// Returns whether `psn` is buffered or placed: above `expected`, in the window from `expected` on, and in the set.
     pub(crate) fn is_buffered(&self, expected: Psn, psn: Psn) -> bool {
         psn.index_in(expected, self.buffered.capacity()).is_some_and(|i| i > 0) && self.buffered.contains(psn)
     }
 
-    /// Returns whether `psn`, which must lie in the window from the expected PSN on, is buffered.
+    /// Returns whether `psn`, which must lie in the window from the expected PSN on, is buffered or placed.
     pub(crate) fn contains(&self, psn: Psn) -> bool {
         self.buffered.contains(psn)
     }
@@ -34,7 +35,7 @@ impl OutOfOrderSet {
         self.buffered.insert(psn);
     }
 
-    /// Records that the packet of `psn` was dropped from the reorder buffer; no effect if `psn` was not buffered.
+    /// Records that the packet of `psn` was dropped from the reorder buffer; no effect if `psn` is not in the set.
     pub(crate) fn remove(&mut self, expected: Psn, psn: Psn) {
         if self.is_buffered(expected, psn) {
             self.buffered.remove(psn);

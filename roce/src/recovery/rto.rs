@@ -6,7 +6,7 @@ use crate::time::{Instant, OptionalInstant};
 /// 4.096 us, the unit of the local ACK timeout (IBA 9.7.6.1.3), in nanoseconds.
 const TIMEOUT_UNIT_NANOS: u64 = 4096;
 
-/// A timeout that never expires. An instant that is later by this timeout saturates at [`OptionalInstant::NONE`].
+/// A timeout that never expires: any instant plus this timeout is [`OptionalInstant::NONE`], because the sum saturates.
 const NEVER_NANOS: u64 = u64::MAX;
 
 /// Retransmission timer of a requester: armed while packets are unacknowledged, and rearmed at progress.
@@ -84,8 +84,7 @@ impl RetransmitTimer {
 /// ```
 /// After [`EXPIRIES_UNMEASURED_MAX`] expiries without a sample, only a sample ends the backoff (RFC 6298, section 5).
 /// If every ACK ended the backoff, a path whose round trip exceeds the PTO would yield no sample: each packet would be
-/// retransmitted before its ACK arrives (Karn's algorithm). Probe timeouts use up no retry; local ACK timeouts
-/// do.
+/// retransmitted before its ACK arrives (Karn's algorithm). Probe timeouts use up no retry; local ACK timeouts do.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct AdaptiveRto {
     srtt_nanos: u64,

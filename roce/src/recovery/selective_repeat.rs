@@ -74,8 +74,9 @@ impl SelectiveRepeat {
         // If an ACK arrives less than the shortest round trip after the latest transmission of its PSN, loss detection
         // ignores the ACK, because an earlier transmission may have elicited it. A tail loss probe retransmits the
         // packet that was sent last, and both of its transmissions are later than those of all other packets in flight.
-        // Therefore an ACK of this PSN is evidence of loss, whichever transmission elicited it. So that the ACK is not
-        // ignored, the log records the send time of the probe minus `RTT_UNKNOWN_NANOS`.
+        // Therefore an ACK of this PSN shows the loss of the other packets, whichever of the two transmissions elicited
+        // the ACK. So that the ACK is not ignored, the log records the send time of the probe minus
+        // `RTT_UNKNOWN_NANOS`.
         let is_tail_probe = self.is_tail_probe_due && psn == self.probes[0].0;
         self.is_tail_probe_due &= !is_tail_probe;
         let long_ago = Instant::from_nanos(now.as_nanos().wrapping_sub(RTT_UNKNOWN_NANOS));

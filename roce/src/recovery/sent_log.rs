@@ -14,13 +14,13 @@
 //! 8985 section 6.2). The rule applies to first transmissions and to retransmissions.
 //!
 //! PSNs in flight below `executed` are READ responses; PSNs in flight from `executed` on are requests. All PSNs of a
-//! READ request have consecutive numbers. Until the peer has executed the READ request, these PSNs have one common
-//! state.
+//! READ request have consecutive transmission numbers. Until the peer has executed the READ request, these PSNs have
+//! one common state.
 //!
-//! In two cases the order of the READ responses differs from that of the READ requests. First, a READ request buffered
-//! above a gap is executed after the retransmission that closes the gap: the responses get the number of this
-//! retransmission, and are ordered by PSN. Second, the responses to a retransmitted part of a READ are sent before the
-//! responses to READs with higher PSNs: a response to such a part shows losses only at lower PSNs.
+//! In two cases the peer sends READ responses in another order than the requester sent the READ requests. First, a READ
+//! request buffered above a gap is executed after the retransmission that closes the gap: the responses get the number
+//! of this retransmission, and are ordered by PSN. Second, the responses to a retransmitted part of a READ are sent
+//! before the responses to READs with higher PSNs: a response to such a part shows losses only at lower PSNs.
 
 use super::circular_array::CircularArray;
 use super::psn_set::PsnSet;
@@ -527,10 +527,11 @@ impl SentLog {
         }
     }
 
-    /// Returns the PSNs of `again` whose first transmissions elicited the current ACK: each run of `again` directly
-    /// below a PSN of `once`. `again`, `once`: bitmaps, from `first` on, of the PSNs that this ACK newly acknowledges;
-    /// PSNs of `again` were retransmitted, PSNs of `once` were not. If the first transmissions of a run had been lost,
-    /// an earlier SACK would have acknowledged the PSN directly above the run (F-RTO, RFC 5682 section 2.1 step 3).
+    /// `again` and `once` are bitmaps, from `first` on, of the PSNs that the current ACK newly acknowledges: `again`
+    /// has the retransmitted PSNs, `once` the others. Returns the PSNs of `again` whose first transmissions elicited
+    /// this ACK: each run of consecutive PSNs of `again` directly below a PSN of `once`. If the first transmissions of
+    /// a run had been lost, an earlier SACK would have acknowledged the PSN directly above the run (F-RTO, RFC 5682
+    /// section 2.1 step 3).
     #[cold]
     fn first_transmissions(&self, first: Psn, again: u64, once: u64) -> u64 {
         let above = first.plus(u64::BITS);

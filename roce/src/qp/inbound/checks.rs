@@ -48,7 +48,7 @@ pub(super) enum Effect<'m> {
     Write { span: Span<'m>, va: u64, rkey: RKey, left: u32, total: u32 },
 }
 
-/// Checks that opcode (IBA 9.7.4.1.2) and length (9.7.4.1.6) of a request fit the message in progress.
+/// Checks that opcode (IBA 9.7.4.1) and length (9.7.4.1.6) of a request fit the message in progress.
 #[inline]
 pub(crate) fn sequence<'p, R: Request>(
     request: &'p R,
@@ -69,8 +69,8 @@ pub(crate) fn sequence<'p, R: Request>(
     Ok(Sequenced { request })
 }
 
-/// Checks a SEND or WRITE against access rights, receives and memory (IBA 9.7.4.1.3 to 9.7.4.1.5). Refuses all other
-/// operations as invalid.
+/// Checks a SEND or WRITE against access rights, receives and memory (IBA 9.7.4.1). Refuses all other operations as
+/// invalid.
 #[inline]
 pub(super) fn authorize<'m, R: Request>(
     request: Sequenced<'_, R>,

@@ -26,19 +26,19 @@ use requester::Requester;
 use responder::Responder;
 
 /// The protocol state of a reliable connection, from RTR on.
-#[repr(C)] // the order puts the cache lines that each message needs side by side
+#[repr(C)] // fixes the order of the fields: cache lines that each message needs are adjacent
 pub(crate) struct Rc {
     pub requester: Requester,
     pub responder: Responder,
     pub responses: Responses,
 }
 
-/// Responses that the responder has to send. A message that is only sent accesses this enumeration in place of the
-/// responder, which is in further cache lines.
+/// Whether the responder has responses to send. When the engine sends a request, it reads this enumeration and not the
+/// responder, whose cache lines it does not need otherwise.
 ///
-/// Of 64 bits, so that the compiler stores in these bytes whether a slot of the table of queue pairs has a queue pair,
-/// whether this has a connection, and of which service. Otherwise the compiler would choose the largest other
-/// enumeration, in cache lines that a message received does not need.
+/// 64 bits wide, so that the compiler stores three more states in the unused values: whether a slot of the table of
+/// queue pairs has a queue pair, whether the queue pair has a connection, and the service of the connection. Otherwise
+/// the compiler would store these states in another enumeration, in a cache line that a received message does not need.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u64)]
 pub(crate) enum Responses {
@@ -46,8 +46,8 @@ pub(crate) enum Responses {
     None,
     /// Responses may be due; they are sent before requests.
     First,
-    /// Responses are due. The last quantum (`TX_QUANTUM_PKTS`) ended before all were sent: the next quantum starts with
-    /// requests.
+    /// Responses are due. The last quantum of this queue pair (at most `TX_QUANTUM_PKTS` packets) ended before all
+    /// responses were sent: the next quantum starts with requests.
     AfterRequests,
 }
 

@@ -22,9 +22,9 @@ use crate::wire::{Opcode, PacketSpec, RecvEth, Reth};
 
 const RNR_RETRY_FOREVER: u8 = 7;
 
-/// Number of READs of the oldest READ's length that the loss window permits at least. A loss window of less than two
-/// READs would permit one READ at a time, with a round trip between two READs. Four READs of up to 4 packets are within
-/// the smallest loss window.
+/// The loss window permits at least this number of READs of the length of the oldest READ. A loss window of less than
+/// two READs would permit one READ at a time, with a round trip between two READs. Four READs of up to 4 packets are
+/// within the smallest loss window.
 const READS_IN_FLIGHT_MIN: u32 = 4;
 
 /// Parameters of a requester, known at the transition to RTS; fields as in [`ConnAttr`].
@@ -70,8 +70,8 @@ struct LocalFault {
     status: WcStatus,
 }
 
-///
-/// Each message needs all this state, so further parameters of [`RequesterConfig`] are not stored.
+/// State of the requester of a reliable connection. Because each message accesses all of this state, parameters of
+/// [`RequesterConfig`] that only the creation needs are not stored.
 pub(crate) struct Requester {
     pub(super) recovery: Recovery,
     pub(super) loss_timer: LossTimer,
@@ -128,8 +128,9 @@ impl Requester {
         &self.recovery
     }
 
-    /// Returns the maximum number of packets in flight: the loss window, or 1 during a probe of improved go-back-N. If
-    /// the oldest request in flight is a READ, the maximum is at least [`READS_IN_FLIGHT_MIN`] such READs.
+    /// Returns the maximum number of packets in flight: 1 during a probe of improved go-back-N, otherwise the loss
+    /// window. If the oldest request in flight is a READ, the loss window counts as at least [`READS_IN_FLIGHT_MIN`]
+    /// such READs.
     #[inline]
     pub(super) fn in_flight_pkts_max(&self, outstanding: &mut Outstanding) -> u32 {
         match self.loss_window.window_pkts() {
@@ -439,8 +440,8 @@ impl Requester {
         if result.nak.is_some() | result.is_spurious | matches!(event, AckEvent::Sack { .. }) {
             count(event, &result, counters);
         }
-        // A probe cancels the RTT measurement of the timed packet. Therefore a congestion control scheme that needs an
-        // RTT sample in each round trip also takes RTT samples from responses to other packets.
+        // A probe cancels the round-trip measurement of the timed packet. Therefore, if congestion control needs a
+        // sample in each round trip, samples are also taken from responses to other packets.
         let samples_ack = result.had_no_gap
             && result.acked_pkts > 0
             && if result.is_read_response {

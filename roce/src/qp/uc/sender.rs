@@ -26,7 +26,7 @@ pub(crate) struct Sender {
     congestion: Congestion,
     /// True in state SQD: no further work request starts.
     draining: bool,
-    /// Error status of the work request of PSN `next`; `None` while its packets can be sent.
+    /// Error status of the oldest work request, if this work request cannot be sent.
     fault: Option<WcStatus>,
 }
 

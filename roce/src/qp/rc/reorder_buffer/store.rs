@@ -16,8 +16,9 @@ use crate::recovery::circular_array::CircularArray;
 use crate::time::Instant;
 use crate::wire::Packet;
 
-/// Bytes reserved for each queue pair: 256 cells, for 256 short requests or 15 requests of path MTU 4096. If the
-/// reservations of all queue pairs would exceed half of the memory of the reorder buffers, fewer bytes are reserved.
+/// Bytes reserved for each queue pair: 256 cells, for 256 short requests or at least 15 requests with 4096 bytes of
+/// payload. If the reservations of all queue pairs would exceed half of the memory of the reorder buffers, fewer bytes
+/// are reserved.
 pub(crate) const REORDER_RESERVED_BYTES: usize = 64 << 10;
 
 /// Factor of the dynamic threshold: a queue pair may take unreserved cells only while it occupies fewer unreserved
@@ -34,7 +35,8 @@ pub const REORDER_NANOS_MAX: u64 = 1_000_000_000;
 
 const NONE: u32 = u32::MAX;
 
-/// Bytes of a cell. A request with 4096 bytes of payload takes 17 cells, a request with at most 228 bytes one cell.
+/// Bytes of a cell. A request with 4096 bytes of payload takes 16 cells, or 17 if it has extension headers; a request
+/// with at most 228 bytes of payload takes one cell.
 pub(crate) const CELL_BYTES: usize = 256;
 
 /// Number of cells of a [`Segment`] (1 MiB). If no allocated cell is free, one more [`Segment`] is allocated.

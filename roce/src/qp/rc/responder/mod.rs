@@ -44,13 +44,13 @@ use order::{Disposition, Order};
 use transmit::Transmitter;
 
 #[derive(Debug)]
-#[repr(C)] // the order puts the cache lines that each message needs side by side
+#[repr(C)] // fixes the order of the fields: cache lines that each message needs are adjacent
 pub(crate) struct Responder {
     acks: AckPolicy,
     order: Order,
     recovery: ResponderRecovery,
     msn: Msn,
-    /// Whether `reads` may have a READ in its queue or history: whether a READ was executed.
+    /// True after the first READ was executed. While false, queue and history of `reads` are empty.
     has_reads: bool,
     inbound: Inbound,
     /// Boxed, because messages other than READs need only `has_reads`.

@@ -50,7 +50,7 @@ impl Disposition {
 #[derive(Debug)]
 pub(super) struct Order {
     expected: ExpectedPsn,
-    /// Whether `buffer` has requests. Most packets need `buffer` for this reason only, and would load its cache line.
+    /// Whether `buffer` has requests. Most packets need nothing else of `buffer`, so they do not load its cache line.
     has_out_of_order: bool,
     /// `None` under go-back-N.
     buffer: Option<Box<ReorderBuffer>>,
@@ -83,8 +83,8 @@ impl Order {
         self.expected.on_packet(psn)
     }
 
-    /// Advances the expected PSN by `span` executed PSNs. Returns whether any PSN was in the state buffered or placed
-    /// directly before the advance.
+    /// Advances the expected PSN by `span` executed PSNs. Returns whether any request was buffered or placed before the
+    /// advance.
     #[inline]
     pub(super) fn accept(&mut self, span: u32, store: &mut ReorderStore) -> bool {
         let has_out_of_order = self.has_out_of_order;
