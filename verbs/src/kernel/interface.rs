@@ -43,6 +43,22 @@ impl Interface {
         Interface::read_link(name, question)
     }
 
+    /// Returns an interface that does not exist, with index `index`.
+    #[cfg(test)]
+    pub(super) fn imaginary(index: u32) -> Self {
+        Interface {
+            name: "none".to_owned(),
+            index,
+            mac: Mac([0; 6]),
+            mtu_bytes: 1500,
+            is_up: true,
+            has_carrier: true,
+            addresses: Vec::new(),
+            gateway_v4: None,
+            gateway_v6: None,
+        }
+    }
+
     /// Reads this interface again, by its index, because the interface may have been renamed.
     pub(super) fn read_again(&self) -> Result<Self, KernelError> {
         let mut question = LinkMessage::default();

@@ -102,27 +102,10 @@ mod tests {
     use std::io::{BufRead as _, BufReader};
     use std::process::{Command, Stdio};
 
-    use roce::id::Mac;
-
     use super::*;
 
     /// Environment variable with the index of the interface of which a child process leases a prefix.
     const INDEX: &str = "ROCE_TEST_LEASE_INDEX";
-
-    /// Returns an interface that does not exist. A lease uses only its index.
-    fn interface(index: u32) -> Interface {
-        Interface {
-            name: "none".to_owned(),
-            index,
-            mac: Mac([0; 6]),
-            mtu_bytes: 1500,
-            is_up: true,
-            has_carrier: true,
-            addresses: Vec::new(),
-            gateway_v4: None,
-            gateway_v6: None,
-        }
-    }
 
     /// Returns an interface index that only this process and its test number `test` use, so that no other test process
     /// has leases of this index.
@@ -136,7 +119,7 @@ mod tests {
 
     #[test]
     fn each_lease_has_another_prefix_until_all_are_taken() {
-        let (one, other) = (interface(own_index(0)), interface(own_index(1)));
+        let (one, other) = (Interface::imaginary(own_index(0)), Interface::imaginary(own_index(1)));
         let mut leases: Vec<Lease> = LEASES.map(|_| Lease::any(&one).unwrap()).collect();
         let numbers: BTreeSet<u8> = leases.iter().map(|lease| lease.prefix().value()).collect();
         assert!(numbers.into_iter().eq(1..64) && leases.iter().all(|lease| lease.prefix().bits() == 6));
@@ -149,14 +132,14 @@ mod tests {
 
     #[test]
     fn the_search_begins_at_a_random_number() {
-        let interface = interface(own_index(2));
+        let interface = Interface::imaginary(own_index(2));
         let drawn: BTreeSet<u8> = (0..64).map(|_| Lease::any(&interface).unwrap().prefix().value()).collect();
         assert!(drawn.len() > 8, "{drawn:?}");
     }
 
     #[test]
     fn a_given_prefix_is_leased_with_all_its_numbers() {
-        let interface = interface(own_index(3));
+        let interface = Interface::imaginary(own_index(3));
         let half = Lease::of(&interface, prefix(1, 1)).unwrap();
         assert_eq!(half.prefix(), prefix(1, 1));
         for (value, bits) in [(32, 6), (63, 6), (3, 2), (0, 0)] {
@@ -177,7 +160,7 @@ mod tests {
     #[test]
     fn the_death_of_a_process_frees_its_lease() {
         if let Ok(index) = std::env::var(INDEX) {
-            let lease = Lease::of(&interface(index.parse().unwrap()), prefix(9, 6)).unwrap();
+            let lease = Lease::of(&Interface::imaginary(index.parse().unwrap()), prefix(9, 6)).unwrap();
             println!("leased");
             std::io::stdin().read_line(&mut String::new()).unwrap();
             return drop(lease);
@@ -194,10 +177,10 @@ mod tests {
             .unwrap();
         let lines = BufReader::new(child.stdout.take().unwrap()).lines();
         assert!(lines.map_while(Result::ok).any(|line| line.ends_with("leased")));
-        let taken = Lease::of(&interface(index), prefix(9, 6));
+        let taken = Lease::of(&Interface::imaginary(index), prefix(9, 6));
         assert!(matches!(taken, Err(KernelError::PrefixTaken { number: 9, .. })), "{taken:?}");
         child.kill().unwrap();
         child.wait().unwrap();
-        assert!(Lease::of(&interface(index), prefix(9, 6)).is_ok());
+        assert!(Lease::of(&Interface::imaginary(index), prefix(9, 6)).is_ok());
     }
 }

@@ -33,17 +33,8 @@ mod tests {
         let directory = std::env::temp_dir().join(format!("roce-speed-{}", std::process::id()));
         let entry = directory.join("eth1");
         fs::create_dir_all(&entry).unwrap();
-        let interface = Interface {
-            name: "eth1".to_owned(),
-            index: 7,
-            mac: Mac([2, 0, 0, 0, 0, 0xab]),
-            mtu_bytes: 1500,
-            is_up: true,
-            has_carrier: true,
-            addresses: Vec::new(),
-            gateway_v4: None,
-            gateway_v6: None,
-        };
+        let mac = Mac([2, 0, 0, 0, 0, 0xab]);
+        let interface = Interface { name: "eth1".to_owned(), mac, ..Interface::imaginary(7) };
         for (index, address, speed, expected) in [
             ("7", "02:00:00:00:00:ab", "25000", Some(25_000)),
             ("7", "02:00:00:00:00:ab", "-1", None),
