@@ -38,7 +38,8 @@ enum Step {
     Assign,
     /// Acknowledges this part of the unacknowledged PSNs, in 1/256.
     Ack(u32),
-    /// Looks up PSNs at this part of the assigned PSNs, in 1/256.
+    /// Looks up the PSN at `.0` / 256 of the assigned PSNs; also the first PSN of each assigned work request, and one
+    /// past its last PSN.
     Find(u32),
 }
 
