@@ -39,6 +39,7 @@ thread_local! {
 /// thread of the scheduling policy SCHED_FIFO that yields the processor lets no thread of lower priority run. If such a
 /// thread has the lock, it would otherwise never unlock it. Returns whether the call slept.
 #[cold]
+#[inline(never)] // The address of a thread-local variable is a call in a shared library, which each lock would make first.
 pub(crate) fn relax() -> bool {
     let calls = CALLS.get() + 1;
     let sleeps = calls == CALLS_PER_SLEEP;
