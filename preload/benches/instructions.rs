@@ -47,6 +47,14 @@ fn post_send<C: Calls>(mut calls: C) -> C {
 #[library_benchmark]
 #[bench::c(posting::<CCalls>())]
 #[bench::rust(posting::<RustCalls>())]
+fn build_send<C: Calls>(mut calls: C) -> C {
+    (0..CALLS).for_each(|_| calls.build_send());
+    calls
+}
+
+#[library_benchmark]
+#[bench::c(posting::<CCalls>())]
+#[bench::rust(posting::<RustCalls>())]
 fn post_recv<C: Calls>(mut calls: C) -> C {
     (0..CALLS).for_each(|_| calls.post_recv());
     calls
@@ -68,6 +76,9 @@ fn poll_cq<C: Calls>(mut calls: C) -> C {
     calls
 }
 
-library_benchmark_group!(name = call, benchmarks = [post_send, post_recv, poll_empty_cq, poll_cq]);
+library_benchmark_group!(
+    name = call,
+    benchmarks = [post_send, build_send, post_recv, poll_empty_cq, poll_cq]
+);
 
 main!(library_benchmark_groups = call);

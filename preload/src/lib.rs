@@ -29,6 +29,7 @@ mod cq_ex;
 mod device;
 mod dynamic;
 mod events;
+mod gather;
 mod handle;
 mod interrupt;
 mod mr;

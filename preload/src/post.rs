@@ -3,18 +3,31 @@
 use std::{ptr, slice};
 
 use libc::c_int;
-use verbs::{Error, LKey, MAX_INLINE_BYTES, MAX_SGE, RKey, RecvRequest, SendData, SendOp, SendRequest, Sge};
+use verbs::{
+    Error, LKey, MAX_SGE, PostError, RKey, RecvRequest, SendBatch, SendData, SendFlags, SendOp, SendRequest,
+    Sge,
+};
 use verbs_sys::{
     IBV_SEND_INLINE, IBV_WR_LOCAL_INV, IBV_WR_RDMA_READ, IBV_WR_RDMA_WRITE, IBV_WR_RDMA_WRITE_WITH_IMM,
     IBV_WR_SEND, IBV_WR_SEND_WITH_IMM, ibv_qp, ibv_recv_wr, ibv_send_wr, ibv_sge, ibv_srq,
 };
 
-use crate::boundary::{Errno, INVALID, UNSUPPORTED, status};
+use crate::boundary::{Errno, UNSUPPORTED, status};
 use crate::builder::flags_of;
+use crate::gather::Gathered;
 use crate::qp::QpHandle;
 use crate::srq::SrqHandle;
 
-// `sges_of` reads the program's entries as those of `verbs`.
+/// [`MAX_SGE`] as a number of entries.
+const MAX_SGES: usize = MAX_SGE as usize;
+
+/// Returns a number of entries; a number above all limits for a negative one.
+#[inline]
+fn count_of(num_sge: c_int) -> usize {
+    num_sge.cast_unsigned() as usize
+}
+
+// `sges_at` reads the program's entries as those of `verbs`.
 const _: () = {
     assert!(size_of::<Sge>() == size_of::<ibv_sge>() && align_of::<Sge>() == align_of::<ibv_sge>());
     assert!(std::mem::offset_of!(Sge, addr) == std::mem::offset_of!(ibv_sge, addr));
@@ -23,38 +36,17 @@ const _: () = {
     assert!(size_of::<LKey>() == 4);
 };
 
-/// Returns the scatter/gather list of a work request.
+/// Returns the scatter/gather list at `list`. Refuses a list that is longer than those of any queue pair.
 ///
 /// # Safety
 /// `list` points to `count` entries.
-unsafe fn sges_of<'a>(list: *mut ibv_sge, count: c_int) -> Result<&'a [Sge], Errno> {
-    match usize::try_from(count) {
-        Ok(0) => Ok(&[]),
+#[inline]
+pub(crate) unsafe fn sges_at<'a>(list: *const ibv_sge, count: usize) -> Result<&'a [Sge], PostError> {
+    match count {
+        0 => Ok(&[]),
         // SAFETY: `Sge` has the layout of `ibv_sge`; the caller passes `count` entries.
-        Ok(count) if count <= MAX_SGE as usize => Ok(unsafe { slice::from_raw_parts(list.cast(), count) }),
-        _ => Err(INVALID),
-    }
-}
-
-/// Bytes of an inline work request with several entries.
-struct Gathered([u8; MAX_INLINE_BYTES as usize]);
-
-impl Gathered {
-    /// Copies the bytes of the entries together.
-    ///
-    /// # Safety
-    /// Each entry is readable memory of the program.
-    unsafe fn gather(&mut self, sges: &[Sge]) -> Result<&[u8], Errno> {
-        let mut len = 0;
-        for sge in sges {
-            let end = len + sge.len_bytes as usize;
-            let place = self.0.get_mut(len..end).ok_or(INVALID)?;
-            let bytes = ptr::with_exposed_provenance::<u8>(sge.addr as usize);
-            // SAFETY: the caller passes readable entries, and `place` has their length.
-            unsafe { ptr::copy_nonoverlapping(bytes, place.as_mut_ptr(), place.len()) };
-            len = end;
-        }
-        Ok(&self.0[..len])
+        1..=MAX_SGES => Ok(unsafe { slice::from_raw_parts(list.cast(), count) }),
+        _ => Err(PostError::TooManySges { count, max: MAX_SGE }),
     }
 }
 
@@ -77,32 +69,48 @@ fn op_of(wr: &ibv_send_wr) -> Result<SendOp, Errno> {
     })
 }
 
-/// Calls `post` with the request of a work request.
+/// Posts a work request.
 ///
 /// # Safety
 /// The work request and its list are the program's; inline data is readable.
-unsafe fn with_request<T>(
-    wr: &ibv_send_wr,
-    post: impl FnOnce(&SendRequest<'_>) -> Result<T, Errno>,
-) -> Result<T, Errno> {
+#[inline]
+unsafe fn post(batch: &mut SendBatch<'_>, wr: &ibv_send_wr) -> Result<(), Errno> {
     // SAFETY: as the caller states.
-    let sges = unsafe { sges_of(wr.sg_list, wr.num_sge) }?;
+    let sges = unsafe { sges_at(wr.sg_list, count_of(wr.num_sge)) }?;
     let (op, flags) = (op_of(wr)?, flags_of(wr.send_flags));
-    let request = |data| SendRequest { wr_id: wr.wr_id, op, flags, data };
-    if wr.send_flags & IBV_SEND_INLINE == 0 {
-        return post(&request(SendData::Sges(sges)));
-    }
-    if let [sge] = sges
-        && sge.len_bytes > 0
-    {
-        let bytes = ptr::with_exposed_provenance::<u8>(sge.addr as usize);
-        // SAFETY: as the caller states; `post` copies the bytes.
-        let bytes = unsafe { slice::from_raw_parts(bytes, sge.len_bytes as usize) };
-        return post(&request(SendData::Inline(bytes)));
-    }
-    let mut gathered = Gathered([0; MAX_INLINE_BYTES as usize]);
+    let data = match sges {
+        _ if wr.send_flags & IBV_SEND_INLINE == 0 => SendData::Sges(sges),
+        [sge] if sge.len_bytes > 0 => {
+            // SAFETY: as the caller states; the post copies the bytes.
+            SendData::Inline(unsafe { slice::from_raw_parts(address_of(sge), sge.len_bytes as usize) })
+        }
+        // SAFETY: as the caller states.
+        _ => return unsafe { post_gathered(batch, wr.wr_id, op, flags, sges) },
+    };
+    Ok(batch.post(&SendRequest { wr_id: wr.wr_id, op, flags, data })?)
+}
+
+fn address_of(sge: &Sge) -> *const u8 {
+    ptr::with_exposed_provenance(sge.addr as usize)
+}
+
+/// Posts an inline work request whose list has no entry, an empty entry or several entries.
+///
+/// # Safety
+/// The entries are readable memory.
+#[inline(never)]
+unsafe fn post_gathered(
+    batch: &mut SendBatch<'_>,
+    wr_id: u64,
+    op: SendOp,
+    flags: SendFlags,
+    sges: &[Sge],
+) -> Result<(), Errno> {
+    let mut gathered = Gathered::new();
+    let pieces = sges.iter().map(|sge| (address_of(sge), sge.len_bytes as usize));
     // SAFETY: as the caller states.
-    post(&request(SendData::Inline(unsafe { gathered.gather(sges) }?)))
+    let data = SendData::Inline(unsafe { gathered.gather(pieces) }?);
+    Ok(batch.post(&SendRequest { wr_id, op, flags, data })?)
 }
 
 pub(crate) unsafe extern "C" fn post_send(
@@ -117,7 +125,7 @@ pub(crate) unsafe extern "C" fn post_send(
         // SAFETY: the program passes a list of work requests that ends with null.
         while let Some(wr) = unsafe { next.as_ref() } {
             // SAFETY: as above.
-            unsafe { with_request(wr, |request| Ok(batch.post(request)?)) }?;
+            unsafe { post(&mut batch, wr) }?;
             next = wr.next;
         }
         Ok(())
@@ -143,7 +151,7 @@ unsafe fn post_receives(
         // SAFETY: as the caller states.
         while let Some(wr) = unsafe { next.as_ref() } {
             // SAFETY: as the caller states.
-            let sges = unsafe { sges_of(wr.sg_list, wr.num_sge) }?;
+            let sges = unsafe { sges_at(wr.sg_list, count_of(wr.num_sge)) }?;
             post(&RecvRequest { wr_id: wr.wr_id, sges })?;
             next = wr.next;
         }

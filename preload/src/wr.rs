@@ -4,17 +4,19 @@
 //!   wr_start -> (wr_id, wr_flags are set; wr_send ..; wr_set_sge or wr_set_inline_data ..)* -> wr_complete | wr_abort
 //! ```
 //!
-//! The work requests are collected, and posted by `wr_complete`. Other threads wait in `wr_start` meanwhile.
+//! The work requests are written to the send queue, where the engine finds them after `wr_complete`. The send queue is
+//! locked meanwhile: other threads wait in `wr_start` and `ibv_post_send`.
 
-use std::sync::atomic::Ordering;
-use std::{slice, thread};
+use std::slice;
 
 use libc::{c_int, c_void};
-use verbs::{LKey, RKey, SendOp, Sge};
+use verbs::{LKey, MAX_INLINE_BYTES, PostError, RKey, SendBatch, SendData, SendOp, SendRequest, Sge};
 use verbs_sys::{ibv_data_buf, ibv_qp_ex, ibv_sge};
 
-use crate::boundary::status;
-use crate::builder::{Builder, Data, Wr, flags_of};
+use crate::boundary::{INVALID, status};
+use crate::builder::{Builder, flags_of};
+use crate::gather::Gathered;
+use crate::post::sges_at;
 use crate::qp::QpHandle;
 
 /// Sets the functions of a queue pair.
@@ -34,62 +36,70 @@ pub(crate) fn fill(c: &mut ibv_qp_ex) {
     c.wr_set_inline_data_list = Some(wr_set_inline_data_list);
 }
 
-/// Calls `use_builder` with the queue pair and its builder.
+/// Returns the builder; `None` outside of `wr_start` to `wr_complete` or `wr_abort`.
 ///
 /// # Safety
 /// `qp` has the functions of `fill`, so that it is ours and has a builder, and the thread has called `wr_start`.
-unsafe fn with<T>(qp: *mut ibv_qp_ex, use_builder: impl FnOnce(&QpHandle, &mut Builder) -> T) -> Option<T> {
-    // SAFETY: as the caller states; `wr_start` keeps other threads out.
-    unsafe {
-        let handle = &*qp.cast::<QpHandle>();
-        let building = handle.building.as_ref()?;
-        Some(use_builder(handle, &mut *building.builder.get()))
-    }
+#[inline]
+unsafe fn builder<'a>(qp: *mut ibv_qp_ex) -> Option<&'a mut Option<Builder>> {
+    // SAFETY: as the caller states; the batch of `wr_start` has locked the send queue.
+    unsafe { Some((*qp.cast::<QpHandle>()).building.as_ref()?.builder()) }
 }
 
 unsafe extern "C" fn wr_start(qp: *mut ibv_qp_ex) {
-    // SAFETY: the function is in queue pairs of ours only.
-    let handle = unsafe { &*qp.cast::<QpHandle>() };
-    let Some(building) = &handle.building else { return };
-    while building.is_locked.swap(true, Ordering::Acquire) {
-        thread::yield_now();
+    // SAFETY: the function is in queue pairs of ours only. A queue pair outlives its builder.
+    let handle: &'static QpHandle = unsafe { &*qp.cast::<QpHandle>() };
+    let batch = handle.queues.lock_sends();
+    // SAFETY: the batch has locked the send queue.
+    if let Some(builder) = unsafe { builder(qp) } {
+        *builder = Some(Builder { batch, built: Ok(()) });
     }
-    // SAFETY: this thread has the lock.
-    unsafe { (*building.builder.get()).clear() };
 }
 
-fn unlock(handle: &QpHandle) {
-    if let Some(building) = &handle.building {
-        building.is_locked.store(false, Ordering::Release);
-    }
+/// Ends the critical region of `wr_start`.
+///
+/// # Safety
+/// As for `builder`.
+#[inline]
+unsafe fn take(qp: *mut ibv_qp_ex) -> Option<Builder> {
+    // SAFETY: as the caller states.
+    unsafe { builder(qp) }?.take()
 }
 
 unsafe extern "C" fn wr_complete(qp: *mut ibv_qp_ex) -> c_int {
     // SAFETY: the program has called `wr_start`.
-    let posted = unsafe {
-        with(qp, |handle, builder| {
-            let posted = status(|| builder.post(&handle.queues));
-            unlock(handle);
-            posted
-        })
-    };
-    posted.unwrap_or(libc::EINVAL)
+    status(|| unsafe { take(qp) }.ok_or(INVALID)?.complete())
 }
 
 unsafe extern "C" fn wr_abort(qp: *mut ibv_qp_ex) {
     // SAFETY: the program has called `wr_start`.
-    unsafe { with(qp, |handle, _| unlock(handle)) };
+    if let Some(builder) = unsafe { take(qp) } {
+        builder.batch.abort();
+    }
+}
+
+/// Makes a step of a work request.
+///
+/// # Safety
+/// As for `builder`.
+#[inline]
+unsafe fn step(qp: *mut ibv_qp_ex, step: impl FnOnce(&mut SendBatch<'static>) -> Result<(), PostError>) {
+    // SAFETY: as the caller states.
+    if let Some(Some(builder)) = unsafe { builder(qp) } {
+        builder.step(step);
+    }
 }
 
 /// Begins a work request with the number and the flags that the program has written to the queue pair.
 ///
 /// # Safety
-/// As for `with`.
+/// As for `builder`.
+#[inline]
 unsafe fn begin(qp: *mut ibv_qp_ex, op: SendOp) {
     // SAFETY: as the caller states.
     unsafe {
         let (wr_id, flags) = ((*qp).wr_id, flags_of((*qp).wr_flags));
-        with(qp, |_, builder| builder.wrs.push(Wr { wr_id, flags, op, data: Data::Sges(0..0) }));
+        step(qp, |batch| batch.post(&SendRequest { wr_id, op, flags, data: SendData::Sges(&[]) }));
     }
 }
 
@@ -124,69 +134,34 @@ unsafe extern "C" fn wr_local_inv(qp: *mut ibv_qp_ex, invalidate_rkey: u32) {
     unsafe { begin(qp, SendOp::LocalInvalidate { rkey: RKey(invalidate_rkey) }) };
 }
 
-/// Sets the list of the last work request.
-///
-/// # Safety
-/// As for `with`.
-unsafe fn set_sges(qp: *mut ibv_qp_ex, sges: impl Iterator<Item = Sge>) {
-    // SAFETY: as the caller states.
-    unsafe {
-        with(qp, |_, builder| {
-            let start = builder.sges.len();
-            builder.sges.extend(sges);
-            let range = start..builder.sges.len();
-            if let Some(last) = builder.wrs.last_mut() {
-                last.data = Data::Sges(range);
-            }
-        })
-    };
-}
-
-/// Sets the inline data of the last work request.
-///
-/// # Safety
-/// As for `with`.
-unsafe fn set_inline<'a>(qp: *mut ibv_qp_ex, pieces: impl Iterator<Item = &'a [u8]>) {
-    // SAFETY: as the caller states.
-    unsafe {
-        with(qp, |_, builder| {
-            let start = builder.bytes.len();
-            pieces.for_each(|piece| builder.bytes.extend_from_slice(piece));
-            let range = start..builder.bytes.len();
-            if let Some(last) = builder.wrs.last_mut() {
-                last.data = Data::Inline(range);
-            }
-        })
-    };
-}
-
-/// Returns the bytes at `addr`; no bytes if `length` is 0, in which case `addr` may be null.
-///
-/// # Safety
-/// The program passes readable memory.
-unsafe fn bytes_at<'a>(addr: *const c_void, length: usize) -> &'a [u8] {
-    // SAFETY: as the caller states.
-    if length == 0 { &[] } else { unsafe { slice::from_raw_parts(addr.cast(), length) } }
-}
-
 unsafe extern "C" fn wr_set_sge(qp: *mut ibv_qp_ex, lkey: u32, addr: u64, length: u32) {
     let sge = Sge { addr, len_bytes: length, lkey: LKey(lkey) };
     // SAFETY: see `wr_send`.
-    unsafe { set_sges(qp, std::iter::once(sge)) };
+    unsafe { step(qp, |batch| batch.set_data(SendData::Sges(slice::from_ref(&sge)))) };
 }
 
 unsafe extern "C" fn wr_set_sge_list(qp: *mut ibv_qp_ex, num_sge: usize, sg_list: *const ibv_sge) {
     // SAFETY: see `wr_send`; the program passes a list of `num_sge` entries.
-    unsafe {
-        let list = if num_sge == 0 { &[] } else { slice::from_raw_parts(sg_list, num_sge) };
-        let sges = list.iter();
-        set_sges(qp, sges.map(|sge| Sge { addr: sge.addr, len_bytes: sge.length, lkey: LKey(sge.lkey) }));
+    unsafe { step(qp, |batch| batch.set_data(SendData::Sges(sges_at(sg_list, num_sge)?))) };
+}
+
+/// Returns the bytes at `addr`, which may be null if `length` is 0. Refuses more bytes than any queue pair has room for.
+///
+/// # Safety
+/// The program passes readable memory.
+#[inline]
+unsafe fn bytes_at<'a>(addr: *const c_void, length: usize) -> Result<&'a [u8], PostError> {
+    match length {
+        0 => Ok(&[]),
+        // SAFETY: as the caller states.
+        _ if length <= MAX_INLINE_BYTES as usize => Ok(unsafe { slice::from_raw_parts(addr.cast(), length) }),
+        _ => Err(PostError::InlineTooLong { len_bytes: length, max_bytes: MAX_INLINE_BYTES }),
     }
 }
 
 unsafe extern "C" fn wr_set_inline_data(qp: *mut ibv_qp_ex, addr: *mut c_void, length: usize) {
     // SAFETY: see `wr_send`; the program passes readable memory.
-    unsafe { set_inline(qp, std::iter::once(bytes_at(addr, length))) };
+    unsafe { step(qp, |batch| batch.set_data(SendData::Inline(bytes_at(addr, length)?))) };
 }
 
 unsafe extern "C" fn wr_set_inline_data_list(
@@ -194,9 +169,11 @@ unsafe extern "C" fn wr_set_inline_data_list(
     num_buf: usize,
     buf_list: *const ibv_data_buf,
 ) {
+    let mut gathered = Gathered::new();
     // SAFETY: see `wr_send`; the program passes a list of `num_buf` pieces of readable memory.
     unsafe {
         let list = if num_buf == 0 { &[] } else { slice::from_raw_parts(buf_list, num_buf) };
-        set_inline(qp, list.iter().map(|piece| bytes_at(piece.addr, piece.length)));
+        let pieces = list.iter().map(|piece| (piece.addr.cast_const().cast(), piece.length));
+        step(qp, |batch| batch.set_data(SendData::Inline(gathered.gather(pieces)?)));
     }
 }

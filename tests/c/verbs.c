@@ -323,8 +323,33 @@ static void build(struct end from, struct end to)
 
     ibv_wr_start(from.builder);
     ibv_wr_send(from.builder);
+    ibv_wr_set_inline_data(from.builder, "ab", 2);
     ibv_wr_abort(from.builder);
     CHECK(ibv_poll_cq(cq, 1, &wc) == 0);
+
+    /* After an error nothing is posted. */
+    struct ibv_sge many[5] = { sge_of(0, 1), sge_of(1, 1), sge_of(2, 1), sge_of(3, 1), sge_of(4, 1) };
+    for (int refused = 0; refused < 4; refused++) {
+        ibv_wr_start(from.builder);
+        from.builder->wr_id = 16;
+        from.builder->wr_flags = IBV_SEND_SIGNALED;
+        if (refused != 3) {
+            ibv_wr_rdma_write(from.builder, mr->rkey, (uintptr_t)memory + HALF);
+            ibv_wr_set_sge_list(from.builder, 2, many);
+            ibv_wr_rdma_write(from.builder, mr->rkey, (uintptr_t)memory + HALF);
+        }
+        if (refused == 0)
+            ibv_wr_set_sge_list(from.builder, 5, many);
+        else if (refused == 1)
+            ibv_wr_set_sge_list(from.builder, SIZE_MAX, many);
+        else if (refused == 2)
+            ibv_wr_set_inline_data(from.builder, memory, SIZE_MAX);
+        else
+            ibv_wr_set_inline_data(from.builder, memory, 1);
+        ibv_wr_set_sge(from.builder, mr->lkey, (uintptr_t)memory, 1);
+        CHECK(ibv_wr_complete(from.builder) == EINVAL && ibv_poll_cq(cq, 1, &wc) == 0);
+    }
+    CHECK(ibv_wr_complete(from.builder) == EINVAL);
 
     post_receive(to.qp, 14, HALF, 64);
     ibv_wr_start(from.builder);

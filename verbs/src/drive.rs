@@ -21,7 +21,7 @@ use std::ops::{Deref, DerefMut};
 use std::thread;
 
 use dpdk_ffi::NoCancel;
-use roce::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use roce::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use roce::time::Instant;
 
 use crate::lock::{Lock, LockGuard};
@@ -168,9 +168,19 @@ impl<T: Drive> DerefMut for DriveGuard<'_, T> {
 pub(crate) const POLLS_MIN: u64 = 64;
 const POLLS_MAX: u64 = 1 << 20;
 
-/// Counts of the polls by application threads, and a flag that the background thread sets while it drives the engine.
+/// Number of send work requests, posted since the last push, at which [`Activity::count_posts`] requests a push.
+const POSTS_PER_PUSH: u32 = 16;
+
+/// Counts of the polls and posts by application threads, and a flag that the background thread sets while it drives the engine.
 pub(crate) struct Activity {
     polls: AtomicU64,
+    /// Value of `polls` after the last push by a thread that posted. Posts are counted per device, not per queue pair:
+    /// otherwise a thread that posts to several queue pairs in turn would push at each post, because the push for one
+    /// queue pair counts as a poll for the others.
+    polls_at_push: AtomicU64,
+    /// Number of send work requests posted since this push. Threads that post at the same time may lose some of the
+    /// count, so that a push is requested later.
+    posts: AtomicU32,
     /// Time of the last poll, in nanoseconds of the engine's clock.
     last_nanos: AtomicU64,
     /// Value of `polls` at the last [`Activity::await_polls`].
@@ -184,6 +194,8 @@ impl Default for Activity {
     fn default() -> Self {
         Activity {
             polls: AtomicU64::new(0),
+            polls_at_push: AtomicU64::new(u64::MAX),
+            posts: AtomicU32::new(0),
             last_nanos: AtomicU64::new(0),
             polls_awaited: AtomicU64::new(0),
             polls_min: AtomicU64::new(POLLS_MIN),
@@ -211,6 +223,23 @@ impl Activity {
     #[inline]
     pub(crate) fn count_poll(&self) {
         self.polls.store(self.polls().wrapping_add(1), Ordering::Relaxed);
+    }
+
+    /// Counts `count` posts of send work requests. Returns whether the calling thread must push: at the first post after
+    /// a poll or push by any application thread, and at `POSTS_PER_PUSH` posts since the last push. Otherwise the next
+    /// push or poll sends the work requests.
+    #[inline]
+    pub(crate) fn count_posts(&self, count: u32) -> bool {
+        let posts = self.posts.load(Ordering::Relaxed).wrapping_add(count);
+        self.posts.store(posts, Ordering::Relaxed);
+        self.polls() != self.polls_at_push.load(Ordering::Relaxed) || posts >= POSTS_PER_PUSH
+    }
+
+    /// Begins to count posts anew, after a push that [`Activity::count_posts`] requested.
+    #[inline]
+    pub(crate) fn end_push(&self) {
+        self.posts.store(0, Ordering::Relaxed);
+        self.polls_at_push.store(self.polls(), Ordering::Relaxed);
     }
 
     /// Begins to count the polls for [`Activity::is_polled`]. Called when an application thread requests a
@@ -258,5 +287,26 @@ pub(crate) struct BackgroundDrive<'a>(&'a Activity);
 impl Drop for BackgroundDrive<'_> {
     fn drop(&mut self) {
         self.0.background_drives.store(false, Ordering::Relaxed);
+    }
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_push_is_due_at_the_first_post_after_a_poll_and_at_every_sixteenth() {
+        let activity = Activity::default();
+        assert!(activity.count_posts(1), "the first post");
+        activity.end_push();
+        assert!((1..POSTS_PER_PUSH).all(|_| !activity.count_posts(1)));
+        assert!(activity.count_posts(1));
+        activity.end_push();
+        assert!(!activity.count_posts(POSTS_PER_PUSH - 1));
+        activity.count_poll();
+        activity.end_push();
+        assert!(!activity.count_posts(1), "the push counts as a poll itself");
+        activity.count_poll();
+        assert!(activity.count_posts(1), "a thread has polled since");
     }
 }

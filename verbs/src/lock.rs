@@ -40,6 +40,7 @@ thread_local! {
 /// Without the sleeps, a thread of lower priority that has the lock would therefore never release it. Returns whether
 /// the call slept.
 #[cold]
+#[inline(never)] // The address of a thread-local variable is a call in a shared library, which each lock would make first.
 pub(crate) fn relax() -> bool {
     let calls = CALLS.get() + 1;
     let sleeps = calls == CALLS_PER_SLEEP;

@@ -1,48 +1,15 @@
 //! The application's ends of the queues of an object, which threads use without the engine's lock. Each end has a lock
 //! of its own.
 
-use std::cell::Cell;
 use std::sync::Arc;
 
 use roce::queue::{
-    CqNotifier, CqPoller, Cqe, Notify, PostError, RecvPoster, RecvRequest, SendPoster, SendRequest,
+    CqNotifier, CqPoller, Cqe, Notify, PostError, RecvPoster, RecvRequest, SendData, SendPoster, SendRequest,
 };
 
 use crate::device::Shared;
 use crate::error::Error;
 use crate::lock::{Lock, LockGuard, relax};
-
-/// Number of send work requests, posted since the last push, at which `QpQueues::after_posts` makes the engine send
-/// them.
-const POSTS_PER_PUSH: u32 = 16;
-
-/// Send work requests of one thread that are posted and not yet pushed.
-#[derive(Clone, Copy)]
-struct Posts {
-    /// Address of the [`Shared`] of the device to which the thread posted last; 0 before the first post.
-    device: usize,
-    /// Number of work requests posted to queue pairs of this device since the thread's last call of `Shared::push`.
-    waiting: u32,
-    /// Value of [`crate::drive::Activity::polls`] after the thread's last call of `Shared::push`.
-    polls_seen: u64,
-}
-
-impl Posts {
-    /// Adds `count` posts to queue pairs of `device`. `polls`: value of [`crate::drive::Activity::polls`] of this
-    /// device. Returns whether the thread must push: at `POSTS_PER_PUSH` posts since its last push, at the first post
-    /// after a poll or push by any application thread, and at the first post to another device.
-    #[inline]
-    fn is_push_due(&mut self, device: usize, polls: u64, count: u32) -> bool {
-        self.waiting += count;
-        (self.device, self.polls_seen) != (device, polls) || self.waiting >= POSTS_PER_PUSH
-    }
-}
-
-thread_local! {
-    /// Posts are counted per thread, not per queue pair: otherwise a thread that posts to several queue pairs in turn
-    /// would push at each post, because the push for one queue pair counts as a poll for the others.
-    static POSTS: Cell<Posts> = const { Cell::new(Posts { device: 0, waiting: 0, polls_seen: 0 }) };
-}
 
 /// The ends at which the application posts to the send queue and the receive queue of a queue pair. The queues have a
 /// lock each, so threads may post sends and receives at the same time. After the queue pair is destroyed, posted work
@@ -91,22 +58,29 @@ impl QpQueues {
     #[inline]
     pub fn send_batch(&self) -> Result<SendBatch<'_>, Error> {
         self.shared.check()?;
+        Ok(self.lock_sends())
+    }
+
+    /// Locks the send queue as [`QpQueues::send_batch`] does, also after a fatal error (`ibv_wr_start`).
+    #[inline]
+    pub fn lock_sends(&self) -> SendBatch<'_> {
         let end = BatchEnd { queues: self, posted: 0 };
-        Ok(SendBatch { send: self.send.lock(), end })
+        SendBatch { send: self.send.lock(), end }
     }
 
     /// Pushes the posted send work requests (makes the engine send them) if a push is due. Otherwise the next push or
     /// poll sends them.
     #[inline]
     fn after_posts(&self, count: u32) {
-        let device = Arc::as_ptr(&self.shared).addr();
-        let mut posts = POSTS.get();
-        let is_due = posts.is_push_due(device, self.shared.activity.polls(), count);
-        if is_due || self.shared.sleep.is_server_asleep() {
-            self.shared.push();
-            posts = Posts { device, waiting: 0, polls_seen: self.shared.activity.polls() };
+        if self.shared.activity.count_posts(count) || self.shared.sleep.is_server_asleep() {
+            self.push();
         }
-        POSTS.set(posts);
+    }
+
+    #[inline(never)] // The calling post then needs fewer registers.
+    fn push(&self) {
+        self.shared.push();
+        self.shared.activity.end_push();
     }
 
     /// Posts a receive work request (`ibv_post_recv`).
@@ -117,18 +91,21 @@ impl QpQueues {
     #[inline]
     pub fn post_recv(&self, request: &RecvRequest<'_>) -> Result<(), Error> {
         self.shared.check()?;
-        let recv = self.recv.as_ref().ok_or(PostError::Shared)?;
-        recv.lock().post(request)?;
-        if self.shared.sleep.is_server_asleep() {
-            // If the queue pair is in state ERR, a poll must flush the receive. The push makes the engine read the
-            // doorbell of the receive queue, and wakes the sleeping server, which polls.
-            self.shared.push();
+        let mut recv = self.recv.as_ref().ok_or(PostError::Shared)?.lock();
+        recv.post(request)?;
+        let is_flushed = recv.is_flushed();
+        drop(recv);
+        if is_flushed && self.shared.sleep.is_server_asleep() {
+            // In state ERR a poll must flush the receive. The push makes the engine read the doorbell of the receive
+            // queue, and wakes the sleeping server, which polls.
+            self.push();
         }
         Ok(())
     }
 }
 
-/// Posts of several send work requests, which lock the engine at most once, when the batch is dropped.
+/// Posts of several send work requests. The engine finds them when the batch is dropped, which locks the engine at most
+/// once.
 pub struct SendBatch<'a> {
     // Dropped first: the send queue is unlocked before the engine may be locked.
     send: LockGuard<'a, SendPoster>,
@@ -141,17 +118,54 @@ struct BatchEnd<'a> {
 }
 
 impl SendBatch<'_> {
-    /// Posts a send work request. A failed call does not change the send queue.
-    #[inline]
+    /// Posts a send work request. A failed call changes nothing.
+    #[inline(always)] // See `SendPoster::stage`.
     pub fn post(&mut self, request: &SendRequest<'_>) -> Result<(), PostError> {
-        self.send.post(request)?;
+        self.send.stage(request)?;
         self.end.posted += 1;
         Ok(())
+    }
+
+    /// Replaces the payload, or the scatter list, of the work request posted last (`ibv_wr_set_sge`). After an error
+    /// the work request has no payload.
+    #[inline(always)] // See `SendPoster::stage`.
+    pub fn set_data(&mut self, data: SendData<'_>) -> Result<(), PostError> {
+        self.send.set_data(data)
     }
 
     /// Returns the number of work requests posted.
     pub fn posted(&self) -> usize {
         self.end.posted as usize
+    }
+
+    /// Ends the batch (`ibv_wr_complete`).
+    ///
+    /// # Errors
+    /// [`Error::DeviceFatal`] after a fatal error; no work request of the batch is then posted.
+    #[inline]
+    pub fn complete(self) -> Result<(), Error> {
+        match self.end.queues.shared.check() {
+            Ok(()) => Ok(()),
+            Err(error) => {
+                self.abort();
+                Err(error)
+            }
+        }
+    }
+
+    /// Ends the batch without a post (`ibv_wr_abort`).
+    pub fn abort(mut self) {
+        self.send.unstage();
+        self.end.posted = 0;
+    }
+}
+
+impl Drop for SendBatch<'_> {
+    #[inline]
+    fn drop(&mut self) {
+        if self.end.posted > 0 {
+            self.send.publish();
+        }
     }
 }
 
@@ -295,17 +309,6 @@ mod tests {
     use super::*;
     use crate::drive::POLLS_MIN;
     use crate::{Context, DeviceOptions};
-
-    #[test]
-    fn a_push_is_due_at_the_first_post_after_a_poll_and_at_every_sixteenth() {
-        let mut posts = Posts { device: 1, waiting: 0, polls_seen: 7 };
-        assert!((1..POSTS_PER_PUSH).all(|_| !posts.is_push_due(1, 7, 1)));
-        assert!(posts.is_push_due(1, 7, 1));
-        let posts = Posts { device: 1, waiting: 0, polls_seen: 7 };
-        assert!(!{ posts }.is_push_due(1, 7, POSTS_PER_PUSH - 1));
-        assert!({ posts }.is_push_due(1, 8, 1), "a thread has polled since");
-        assert!({ posts }.is_push_due(2, 7, 1), "another device");
-    }
 
     #[test]
     fn a_second_poller_does_not_wait_for_the_first() {

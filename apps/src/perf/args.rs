@@ -210,7 +210,7 @@ const MAX_INLINE_BYTES: u32 = 1024;
 const CQ_MOD_SIZE_MAX_BYTES: u32 = 8192;
 /// Messages up to which perftest looks for a peak by default.
 const PEAK_ITERS_MAX: u64 = 20_000;
-/// Sends of a latency test between two signalled ones.
+/// Messages per completion of a latency test, at most; `Local::cq_mod` limits the number by the depth of the send queue.
 const LAT_CQ_MOD: u32 = 64;
 
 /// Settings of one end that do not depend on the peer's.

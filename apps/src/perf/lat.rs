@@ -3,7 +3,7 @@
 use std::time::{Duration, Instant};
 
 use anyhow::bail;
-use verbs::{SendData, SendFlags, SendOp, SendRequest};
+use verbs::{Cqe, SendData, SendFlags, SendOp, SendRequest};
 
 use super::params::{Extent, Verb};
 use super::pattern;
@@ -16,8 +16,6 @@ use crate::progress::Progress;
 const CONTROL_INTERVAL: u32 = 256;
 /// Round trips between two updates of the progress bar.
 const PROGRESS_INTERVAL: u64 = 4096;
-/// Sends outstanding, at most, before their completions are waited for.
-const SENDS_UNSEEN_MAX: u64 = 128;
 
 /// Runs one size. Returns this end's figures, or the peer's if this end follows and the peer sends any.
 pub(super) fn run(bench: &mut Bench, size: u32) -> anyhow::Result<Option<Row>> {
@@ -184,8 +182,29 @@ impl Ball {
         Ok(true)
     }
 
-    /// Sends the next message, or posts the next READ.
-    fn throw(&mut self, bench: &Bench) -> anyhow::Result<()> {
+    /// Sends the next message, or posts the next READ. Waits for the completion if the message is signaled, as perftest
+    /// does.
+    fn throw(&mut self, bench: &mut Bench) -> anyhow::Result<()> {
+        self.post(bench)?;
+        let waits = self.verb != Verb::Read && self.sent.is_multiple_of(self.cq_mod);
+        while waits && self.completed < self.sent {
+            match bench.send_cq.poll_one()? {
+                Some(cqe) => self.count(&cqe)?,
+                None if bench.local.cq_events => bench.idle()?,
+                None => {}
+            }
+        }
+        Ok(())
+    }
+
+    /// Counts the messages that the completion of a signaled message completes.
+    fn count(&mut self, cqe: &Cqe) -> anyhow::Result<()> {
+        check(cqe)?;
+        self.completed += self.cq_mod;
+        Ok(())
+    }
+
+    fn post(&mut self, bench: &Bench) -> anyhow::Result<()> {
         let Some(lane) = bench.lanes.first() else { bail!("a test needs a queue pair") };
         let n = self.sent;
         if self.verb != Verb::Read {
@@ -242,7 +261,7 @@ impl Ball {
                 }
                 self.received += 1;
                 if self.verb == Verb::Send {
-                    self.reap(bench)?;
+                    self.repost(bench)?;
                 }
                 return Ok(Waited::Came);
             }
@@ -269,8 +288,10 @@ impl Ball {
             }
         };
         let cqe = waits_for_cqe.poll_one()?;
-        if let Some(cqe) = &cqe {
-            check(cqe)?;
+        match &cqe {
+            Some(cqe) if self.verb == Verb::Write => self.count(cqe)?,
+            Some(cqe) => check(cqe)?,
+            None => {}
         }
         match self.verb {
             Verb::Send => {
@@ -287,16 +308,10 @@ impl Ball {
         }
     }
 
-    /// Reposts the receive, and polls completions of sends if many may be outstanding.
-    fn reap(&mut self, bench: &Bench) -> anyhow::Result<()> {
+    /// Reposts the receive.
+    fn repost(&self, bench: &Bench) -> anyhow::Result<()> {
         let Some(lane) = bench.lanes.first() else { return Ok(()) };
-        lane.post_recv(self.arrived_at, bench.params.size_max(), 0)?;
-        while self.sent - self.completed >= SENDS_UNSEEN_MAX {
-            let Some(cqe) = bench.send_cq.poll_one()? else { continue };
-            check(&cqe)?;
-            self.completed += self.cq_mod;
-        }
-        Ok(())
+        lane.post_recv(self.arrived_at, bench.params.size_max(), 0)
     }
 
     /// Compares the message received with the one sent, because the peer has sent as many as this end

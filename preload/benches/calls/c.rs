@@ -2,17 +2,18 @@
 
 use std::ffi::{CStr, CString};
 use std::hint::black_box;
-use std::mem::{transmute_copy, zeroed};
+use std::mem::{offset_of, transmute_copy, zeroed};
 use std::ptr;
 
 use libc::{c_int, c_void};
 use verbs_sys::{
     IBV_ACCESS_LOCAL_WRITE, IBV_MTU_1024, IBV_QP_ACCESS_FLAGS, IBV_QP_AV, IBV_QP_DEST_QPN,
-    IBV_QP_MAX_DEST_RD_ATOMIC, IBV_QP_MAX_QP_RD_ATOMIC, IBV_QP_MIN_RNR_TIMER, IBV_QP_PATH_MTU,
-    IBV_QP_PKEY_INDEX, IBV_QP_PORT, IBV_QP_RETRY_CNT, IBV_QP_RNR_RETRY, IBV_QP_RQ_PSN, IBV_QP_SQ_PSN,
-    IBV_QP_STATE, IBV_QP_TIMEOUT, IBV_QPS_INIT, IBV_QPS_RTR, IBV_QPS_RTS, IBV_QPT_RC, IBV_SEND_SIGNALED,
-    IBV_WC_SUCCESS, IBV_WR_SEND, ibv_comp_channel, ibv_context, ibv_cq, ibv_device, ibv_gid, ibv_mr, ibv_pd,
-    ibv_qp, ibv_qp_attr, ibv_qp_cap, ibv_qp_init_attr, ibv_recv_wr, ibv_send_wr, ibv_sge, ibv_wc,
+    IBV_QP_EX_WITH_SEND, IBV_QP_INIT_ATTR_PD, IBV_QP_INIT_ATTR_SEND_OPS_FLAGS, IBV_QP_MAX_DEST_RD_ATOMIC,
+    IBV_QP_MAX_QP_RD_ATOMIC, IBV_QP_MIN_RNR_TIMER, IBV_QP_PATH_MTU, IBV_QP_PKEY_INDEX, IBV_QP_PORT,
+    IBV_QP_RETRY_CNT, IBV_QP_RNR_RETRY, IBV_QP_RQ_PSN, IBV_QP_SQ_PSN, IBV_QP_STATE, IBV_QP_TIMEOUT,
+    IBV_QPS_INIT, IBV_QPS_RTR, IBV_QPS_RTS, IBV_QPT_RC, IBV_SEND_SIGNALED, IBV_WC_SUCCESS, IBV_WR_SEND,
+    ibv_comp_channel, ibv_context, ibv_cq, ibv_device, ibv_gid, ibv_mr, ibv_pd, ibv_qp, ibv_qp_attr,
+    ibv_qp_cap, ibv_qp_ex, ibv_qp_init_attr_ex, ibv_recv_wr, ibv_send_wr, ibv_sge, ibv_wc, verbs_context,
 };
 
 use super::{Calls, DEPTH, GID_INDEX, MESSAGE_BYTES, PORT, TIMEOUT};
@@ -23,6 +24,8 @@ type PollCq = unsafe extern "C" fn(*mut ibv_cq, c_int, *mut ibv_wc) -> c_int;
 
 pub(crate) struct CCalls {
     qp: *mut ibv_qp,
+    /// The same queue pair.
+    builder: *mut ibv_qp_ex,
     send_cq: *mut ibv_cq,
     recv_cq: *mut ibv_cq,
     sge: ibv_sge,
@@ -80,7 +83,13 @@ fn open_device(library: &Library) -> *mut ibv_context {
     }
 }
 
-fn create_qp(library: &Library, pd: *mut ibv_pd, send_cq: *mut ibv_cq, recv_cq: *mut ibv_cq) -> *mut ibv_qp {
+/// Creates a queue pair with the builder interface.
+fn create_qp(
+    context: *mut ibv_context,
+    pd: *mut ibv_pd,
+    send_cq: *mut ibv_cq,
+    recv_cq: *mut ibv_cq,
+) -> *mut ibv_qp_ex {
     let cap = ibv_qp_cap {
         max_send_wr: DEPTH,
         max_recv_wr: DEPTH,
@@ -88,12 +97,14 @@ fn create_qp(library: &Library, pd: *mut ibv_pd, send_cq: *mut ibv_cq, recv_cq: 
         max_recv_sge: 1,
         max_inline_data: 0,
     };
-    // SAFETY: the type is that of infiniband/verbs.h, and the objects are of the library.
+    // SAFETY: the context is a field of a `verbs_context`, and the objects are of the library.
     unsafe {
-        let create: unsafe extern "C" fn(*mut ibv_pd, *mut ibv_qp_init_attr) -> *mut ibv_qp =
-            library.function(c"ibv_create_qp");
-        let mut attr = ibv_qp_init_attr { send_cq, recv_cq, cap, qp_type: IBV_QPT_RC, ..zeroed() };
-        some(create(pd, &mut attr))
+        let mut attr = ibv_qp_init_attr_ex { send_cq, recv_cq, cap, qp_type: IBV_QPT_RC, ..zeroed() };
+        attr.comp_mask = IBV_QP_INIT_ATTR_PD | IBV_QP_INIT_ATTR_SEND_OPS_FLAGS;
+        (attr.pd, attr.send_ops_flags) = (pd, IBV_QP_EX_WITH_SEND.into());
+        let verbs = context.byte_sub(offset_of!(verbs_context, context)).cast::<verbs_context>();
+        let create = (*verbs).create_qp_ex.expect("a function");
+        some(create(context, &mut attr)).cast()
     }
 }
 
@@ -163,12 +174,14 @@ impl Calls for CCalls {
             let mr = some(reg_mr(pd, memory.as_mut_ptr().cast(), memory.len(), access));
             let [send_cq, recv_cq] = [(); 2]
                 .map(|()| some(create_cq(context, DEPTH.cast_signed(), ptr::null_mut(), ptr::null_mut(), 0)));
-            let qp = create_qp(&library, pd, send_cq, recv_cq);
+            let builder = create_qp(context, pd, send_cq, recv_cq);
+            let qp = builder.cast();
             connect(&library, context, qp);
             let sge = ibv_sge { addr: (*mr).addr as u64, length: MESSAGE_BYTES, lkey: (*mr).lkey };
             let ops = &(*context).ops;
             CCalls {
                 qp,
+                builder,
                 send_cq,
                 recv_cq,
                 sge,
@@ -191,6 +204,18 @@ impl Calls for CCalls {
                 ..zeroed()
             };
             assert_eq!((self.post_send)(self.qp, black_box(&mut wr), &mut ptr::null_mut()), 0);
+        }
+    }
+
+    fn build_send(&mut self) {
+        // SAFETY: the queue pair has the functions of SEND.
+        unsafe {
+            let qp = black_box(self.builder);
+            (*qp).wr_start.expect("a function")(qp);
+            ((*qp).wr_id, (*qp).wr_flags) = (7, IBV_SEND_SIGNALED);
+            (*qp).wr_send.expect("a function")(qp);
+            (*qp).wr_set_sge.expect("a function")(qp, self.sge.lkey, self.sge.addr, self.sge.length);
+            assert_eq!((*qp).wr_complete.expect("a function")(qp), 0);
         }
     }
 

@@ -3,7 +3,7 @@
 pub(crate) mod c;
 pub(crate) mod rust;
 
-/// Calls of each count, so few that no post drives the engine: a thread's 16th post without a poll does.
+/// Calls of each count, so few that no post drives the engine: the 16th post without a poll does.
 pub(crate) const CALLS: u32 = 8;
 /// Messages of a round of `warm_up`: the queues then have room for `CALLS` work requests, and do not grow any more.
 const ROUND: u32 = 15;
@@ -23,6 +23,8 @@ pub(crate) trait Calls {
     fn open() -> Self;
     /// Posts a signaled SEND with one scatter/gather entry.
     fn post_send(&mut self);
+    /// Posts the same SEND step by step (`ibv_wr_start` to `ibv_wr_complete`).
+    fn build_send(&mut self);
     /// Posts a receive with one scatter/gather entry.
     fn post_recv(&mut self);
     /// Returns whether the completion queue of the send queue had a completion.

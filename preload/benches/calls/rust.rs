@@ -1,6 +1,7 @@
 //! Calls of `verbs`, with the functions that the C interface uses.
 
 use std::hint::black_box;
+use std::slice;
 
 use verbs::{
     Access, AddressVector, Context, CqQueue, DeviceOptions, LKey, Memory, PathMtu, ProgressPolicy, Psn,
@@ -85,15 +86,24 @@ impl Calls for RustCalls {
     }
 
     fn post_send(&mut self) {
-        let data = SendData::Sges(std::slice::from_ref(&self.sge));
+        let data = SendData::Sges(slice::from_ref(&self.sge));
         let flags = SendFlags { signaled: true, ..SendFlags::default() };
         let request = SendRequest { wr_id: 7, op: SendOp::Send, flags, data };
         let mut batch = self.queues.send_batch().expect("the device works");
         batch.post(black_box(&request)).expect("the queue has room");
     }
 
+    fn build_send(&mut self) {
+        let flags = SendFlags { signaled: true, ..SendFlags::default() };
+        let request = SendRequest { wr_id: 7, op: SendOp::Send, flags, data: SendData::Sges(&[]) };
+        let mut batch = self.queues.lock_sends();
+        batch.post(black_box(&request)).expect("the queue has room");
+        batch.set_data(SendData::Sges(slice::from_ref(black_box(&self.sge)))).expect("the list is short");
+        batch.complete().expect("the device works");
+    }
+
     fn post_recv(&mut self) {
-        let request = RecvRequest { wr_id: 8, sges: std::slice::from_ref(&self.sge) };
+        let request = RecvRequest { wr_id: 8, sges: slice::from_ref(&self.sge) };
         self.queues.post_recv(black_box(&request)).expect("the queue has room");
     }
 

@@ -10,7 +10,7 @@ use super::doorbell::Doorbells;
 use super::ring::{Apart, Consumer, Together, ring, ring_of};
 use super::sq::{SendQueueSize, send_queue};
 use super::work::{PosterConfig, Posting, WorkPoster, work_queue};
-use super::wqe::{PostError, RecvWqe, SendData, SendFlags, SendOp, SendRequest, Sge};
+use super::wqe::{PostError, RecvWqe, SendData, SendFlags, SendOp, SendRequest, SgList, Sge};
 use crate::id::Qpn;
 use crate::mem::{Access, Memory, MemoryTable, MemoryView, PdId};
 use crate::start;
@@ -59,8 +59,12 @@ fn a_ring_that_grows_passes_every_element() {
 
 fn post(poster: &mut WorkPoster<RecvWqe>, wr_id: u64) -> Result<(), PostError> {
     poster.admit()?;
-    let list = poster.list_of(&[Sge::default(); 3])?;
-    poster.push(RecvWqe { wr_id, list })
+    poster.check_room()?;
+    let sges = [Sge::default(); 3];
+    let (position, len_bytes) = poster.stage_sges(&sges)?;
+    poster.stage(RecvWqe { wr_id, list: SgList::new(&sges, position, len_bytes) });
+    poster.publish();
+    Ok(())
 }
 
 #[test]

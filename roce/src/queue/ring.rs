@@ -204,17 +204,54 @@ impl<T: Copy + Send, S> Producer<T, S> {
         self.indices.tail.mode.load(Ordering::Relaxed)
     }
 
+    /// Publishes `value`, and all staged elements before it.
     #[inline]
     pub(crate) fn push(&mut self, value: T) -> Result<(), T> {
         if !self.has_room(1) {
             return Err(value);
         }
+        self.stage(value);
+        self.publish();
+        Ok(())
+    }
+
+    /// Writes `value` behind the other elements, where the consumer does not read it before [`Producer::publish`].
+    /// Requires that [`Producer::has_room`] has returned true.
+    #[inline]
+    pub(super) fn stage(&mut self, value: T) {
         // SAFETY: `has_room` returned true, so the cell at `tail` is outside head..tail, and the consumer does not read
         // the cell. No other producer writes the cell (&mut self of a type that is not Clone).
         cell(&self.cells, self.tail).with_mut(|cell| unsafe { (*cell).write(value) });
         self.tail = self.tail.wrapping_add(1);
+    }
+
+    /// Publishes the staged elements.
+    #[inline]
+    pub(super) fn publish(&mut self) {
         self.indices.tail.position.store(self.tail, Ordering::Release);
-        Ok(())
+    }
+
+    /// Returns the element staged last; `None` if no element is staged.
+    #[inline]
+    pub(super) fn last_staged(&mut self) -> Option<&mut T> {
+        if self.staged() == 0 {
+            return None;
+        }
+        let cell = cell(&self.cells, self.tail.wrapping_sub(1));
+        // SAFETY: `stage` wrote the cell. The consumer does not read it, because it is not published, and no other
+        // producer exists. The borrow of `self` excludes other references to the cell.
+        Some(cell.with_mut(|cell| unsafe { (*cell).assume_init_mut() }))
+    }
+
+    /// Returns the number of staged elements.
+    #[inline]
+    pub(super) fn staged(&self) -> u32 {
+        self.tail.wrapping_sub(self.indices.tail.position.load(Ordering::Relaxed))
+    }
+
+    /// Removes the `count` elements staged last, or all staged elements if fewer are staged.
+    pub(super) fn unstage(&mut self, count: u32) {
+        self.tail = self.tail.wrapping_sub(count.min(self.staged()));
     }
 }
 
@@ -354,6 +391,23 @@ mod tests {
         // The producer has replaced the cells twice since the last read of the consumer.
         assert_eq!((consumer.pop(), len(&consumer.cells)), (Some(0), 4 * CELLS_MIN));
         assert_eq!(Arc::strong_count(&producer.cells), 2);
+    }
+
+    #[test]
+    fn staged_elements_are_changed_or_removed_before_they_are_published() {
+        let (mut producer, mut consumer) = growing_ring::<u32>(u32::MAX - 3, 2 * CELLS_MIN);
+        assert_eq!(producer.last_staged(), None);
+        (0..2 * CELLS_MIN).for_each(|n| {
+            assert!(producer.has_room(1));
+            producer.stage(n);
+        });
+        assert_eq!((consumer.pop(), producer.staged(), producer.has_room(1)), (None, 2 * CELLS_MIN, false));
+        producer.unstage(2 * CELLS_MIN - 2);
+        *producer.last_staged().unwrap() = 7;
+        producer.publish();
+        assert_eq!(producer.last_staged(), None);
+        producer.unstage(1);
+        assert_eq!([(); 3].map(|()| consumer.pop()), [Some(0), Some(7), None]);
     }
 
     #[test]

@@ -46,15 +46,24 @@ impl Wqe for RecvWqe {
 impl RecvPoster {
     /// Queues `request`. In state ERR, sets the doorbell, so that the engine flushes the receive. In other states the
     /// engine reads the queue when a message arrives.
-    #[inline]
+    #[inline(always)] // See `SendPoster::stage`.
     pub fn post(&mut self, request: &RecvRequest<'_>) -> Result<(), PostError> {
         self.work.admit()?;
-        let list = self.work.list_of(request.sges)?;
-        self.work.push(RecvWqe { wr_id: request.wr_id, list })?;
+        self.work.check_room()?;
+        let (position, len_bytes) = self.work.stage_sges(request.sges)?;
+        let list = SgList::new(request.sges, position, len_bytes);
+        self.work.stage(RecvWqe { wr_id: request.wr_id, list });
+        self.work.publish();
         if self.work.is_flushed() {
             self.work.ring_doorbell();
         }
         Ok(())
+    }
+
+    /// Returns whether the engine flushes posted receives (state ERR).
+    #[inline]
+    pub fn is_flushed(&self) -> bool {
+        self.work.is_flushed()
     }
 
     /// Returns the largest number of outstanding work requests.

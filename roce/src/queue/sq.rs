@@ -1,5 +1,6 @@
 //! Send queues.
 
+use std::mem::take;
 use std::sync::Arc;
 
 use super::doorbell::Doorbells;
@@ -77,43 +78,114 @@ impl SendPoster {
     /// Queues `request` and sets the doorbell of the queue pair.
     #[inline]
     pub fn post(&mut self, request: &SendRequest<'_>) -> Result<(), PostError> {
-        self.work.admit()?;
-        if request.op.is_local() && !matches!(request.data, SendData::Sges([])) {
-            return Err(PostError::LocalWithData);
-        }
-        let (inline, list) = match request.data {
-            SendData::Sges(sges) => (false, self.work.list_of(sges)?),
-            SendData::Inline(bytes) => (true, self.inline_of(bytes, request.op)?),
-        };
-        let flags =
-            SendFlags { signaled: request.flags.signaled || self.work.signals_all(), ..request.flags };
-        let wqe = SendWqe { wr_id: request.wr_id, op: request.op, flags, inline, list };
-        self.work.push(wqe)?;
-        self.work.ring_doorbell();
+        self.stage(request)?;
+        self.publish();
         Ok(())
     }
 
-    fn inline_of(&mut self, bytes: &[u8], op: SendOp) -> Result<SgList, PostError> {
-        if matches!(op, SendOp::Read { .. }) {
-            return Err(PostError::InlineRead);
+    /// Stages `request`: appends it to the queue, where the engine does not find it before [`SendPoster::publish`]. A
+    /// failed call changes nothing.
+    // Inlined, because otherwise each caller writes `request` to the stack, from where it is read in words of another
+    // size: the processor then waits until the writes have reached the cache.
+    #[inline(always)]
+    pub fn stage(&mut self, request: &SendRequest<'_>) -> Result<(), PostError> {
+        self.work.admit()?;
+        self.work.check_room()?;
+        let SendRequest { wr_id, op, flags, data } = *request;
+        let flags = SendFlags { signaled: flags.signaled || self.work.signals_all(), ..flags };
+        self.with_list(op, data, |work, inline, list| {
+            work.stage(SendWqe { wr_id, op, flags, inline, list });
+        })
+    }
+
+    /// Replaces the payload, or the scatter list, of the work request staged last. After an error the work request has
+    /// no payload.
+    #[inline(always)] // See `SendPoster::stage`.
+    pub fn set_data(&mut self, data: SendData<'_>) -> Result<(), PostError> {
+        let wqe = self.work.last_staged().ok_or(PostError::NoneStaged)?;
+        let op = wqe.op;
+        if !wqe.list.is_empty() {
+            self.unstage_data();
+        }
+        self.with_list(op, data, |work, inline, list| {
+            if let Some(wqe) = work.last_staged() {
+                (wqe.inline, wqe.list) = (inline, list);
+            }
+        })
+    }
+
+    /// Calls `queue` with the list of `data`, and whether its bytes are in the inline memory. Requires that the queue
+    /// has room for the work request.
+    #[inline(always)] // See `SendPoster::stage`.
+    fn with_list(
+        &mut self,
+        op: SendOp,
+        data: SendData<'_>,
+        queue: impl Fn(&mut WorkPoster<SendWqe>, bool, SgList),
+    ) -> Result<(), PostError> {
+        match data {
+            SendData::Sges(sges) => {
+                if op.is_local() && !sges.is_empty() {
+                    return Err(PostError::LocalWithData);
+                }
+                let (position, len_bytes) = self.work.stage_sges(sges)?;
+                queue(&mut self.work, false, SgList::new(sges, position, len_bytes));
+            }
+            SendData::Inline(bytes) => {
+                let sge = self.place_inline(bytes, op)?;
+                queue(&mut self.work, true, SgList::new(&[sge], 0, sge.len_bytes));
+            }
+        }
+        Ok(())
+    }
+
+    /// Queues the staged work requests, and sets the doorbell of the queue pair.
+    #[inline]
+    pub fn publish(&mut self) {
+        self.work.publish();
+        self.work.ring_doorbell();
+    }
+
+    /// Removes the staged work requests.
+    pub fn unstage(&mut self) {
+        while self.work.last_staged().is_some() {
+            self.unstage_data();
+            self.work.unstage();
+        }
+    }
+
+    /// Empties the list of the work request staged last.
+    #[cold]
+    fn unstage_data(&mut self) {
+        let Some(wqe) = self.work.last_staged() else { return };
+        let (inline, list) = (take(&mut wqe.inline), take(&mut wqe.list));
+        self.work.unstage_sges(&list);
+        if inline {
+            self.inline_place = self.inline_place.checked_sub(1).unwrap_or(self.work.depth() - 1);
+        }
+    }
+
+    /// Copies `bytes` to the inline memory, and returns their place. Requires that the queue has room for the work
+    /// request, because otherwise an outstanding work request still uses this part of the inline memory.
+    #[inline(never)]
+    fn place_inline(&mut self, bytes: &[u8], op: SendOp) -> Result<Sge, PostError> {
+        match op {
+            SendOp::Read { .. } => return Err(PostError::InlineRead),
+            _ if op.is_local() => return Err(PostError::LocalWithData),
+            _ => {}
         }
         let max_bytes = self.max_inline_bytes;
         let too_long = PostError::InlineTooLong { len_bytes: bytes.len(), max_bytes };
         if bytes.len() > max_bytes as usize {
             return Err(too_long);
         }
-        // The payload is written only if the queue has room, because otherwise an outstanding work request still uses
-        // this part of the inline memory.
-        self.work.check_room()?;
         let offset = self.inline_place as usize * max_bytes as usize;
         self.inline.write(offset, bytes).map_err(|_| too_long)?;
-        let sge = Sge { addr: offset as u64, len_bytes: bytes.len() as u32, ..Sge::default() };
-        let list = SgList::new(&[sge], 0).map_err(|len_bytes| PostError::TooLong { len_bytes })?;
         // Inline work requests use the `depth` parts of `inline` in turn. A part is reused after `depth` inline posts.
         // At most `depth` work requests are outstanding, so the earlier work request of the part is released by then.
         // The ring position modulo `depth` is not used as the index, because this remainder jumps when positions wrap.
         self.inline_place = if self.inline_place + 1 < self.work.depth() { self.inline_place + 1 } else { 0 };
-        Ok(list)
+        Ok(Sge { addr: offset as u64, len_bytes: bytes.len() as u32, ..Sge::default() })
     }
 
     /// Returns the largest number of outstanding work requests.
@@ -185,16 +257,26 @@ mod tests {
     const INLINE_BYTES: u32 = 8;
 
     fn queue(first: u32, depth: u32) -> (SendPoster, SendQueue) {
-        let size = SendQueueSize { depth, max_sges: 1, max_inline_bytes: INLINE_BYTES };
+        let size = SendQueueSize { depth, max_sges: 2, max_inline_bytes: INLINE_BYTES };
         let (poster, queue) = send_queue_from(first, size, true, Arc::new(Doorbells::new(1)), 0);
         queue.set_posting(Posting::Queued);
         (poster, queue)
     }
 
     fn post(poster: &mut SendPoster, wr_id: u64, inline: bool) -> Result<(), PostError> {
+        let posted = stage(poster, wr_id, &[inline]);
+        poster.publish();
+        posted
+    }
+
+    /// Stages a work request, and gives it payloads, of which the last replaces the others.
+    fn stage(poster: &mut SendPoster, wr_id: u64, inlines: &[bool]) -> Result<(), PostError> {
         let (bytes, sge) = (wr_id.to_be_bytes(), Sge { addr: wr_id, len_bytes: 8, lkey: LKey(1) });
-        let data = if inline { SendData::Inline(&bytes) } else { SendData::Sges(&[sge]) };
-        poster.post(&SendRequest { wr_id, op: SendOp::Send, flags: SendFlags::default(), data })
+        let sges = [sge; 2];
+        let data = |inline| if inline { SendData::Inline(&bytes) } else { SendData::Sges(&sges[..1]) };
+        let (op, flags) = (SendOp::Send, SendFlags::default());
+        poster.stage(&SendRequest { wr_id, op, flags, data: SendData::Sges(&sges) })?;
+        inlines.iter().try_for_each(|inline| poster.set_data(data(*inline)))
     }
 
     fn inline_bytes(queue: &mut SendQueue, index: u32) -> Option<u64> {
@@ -223,7 +305,7 @@ mod tests {
         fn inline_bytes_last_until_the_request_is_released(
             first in prop_oneof![Just(0), u32::MAX - 40..=u32::MAX],
             depth in 1u32..20,
-            steps in proptest::collection::vec(0u8..5, 0..200),
+            steps in proptest::collection::vec(0u8..8, 0..200),
         ) {
             let (mut poster, mut queue) = queue(first, depth);
             let mut model = VecDeque::new();
@@ -233,6 +315,12 @@ mod tests {
                     let posted = post(&mut poster, wr_id, inline).is_ok();
                     prop_assert_eq!(posted, (model.len() as u32) < depth);
                     model.extend(posted.then_some((wr_id, inline)));
+                } else if step < 6 {
+                    let staged = [&[true][..], &[false, true], &[true, false]][usize::from(step - 3)];
+                    for _ in 0..(depth as usize - model.len()).min(wr_id as usize % 4) {
+                        prop_assert_eq!(stage(&mut poster, wr_id, staged), Ok(()));
+                    }
+                    poster.unstage();
                 } else {
                     prop_assert_eq!(queue.release_oldest().map(|wqe| wqe.wr_id), model.pop_front().map(|(id, _)| id));
                 }

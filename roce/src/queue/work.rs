@@ -1,8 +1,8 @@
 //! Common part of send and receive queues: a ring of work requests, and a ring of the scatter/gather entries after the
-//! first of each list.
+//! first of each list. A work request and its entries are staged first: written to the rings, but not yet published.
 //!
 //! ```text
-//!   application   pushes entries, then the work request     the engine finds the entries of each work request
+//!   application   publishes entries, then work requests     the engine finds the entries of each work request
 //!   engine        releases entries, then the work request   room for a work request implies room for its entries
 //! ```
 
@@ -11,7 +11,7 @@ use std::sync::Arc;
 use super::doorbell::Doorbells;
 use super::ring::{Consumer, Producer, growing_ring};
 use super::sg::{Lists, RestSges};
-use super::wqe::{PostError, SgList, Sge};
+use super::wqe::{MAX_MESSAGE_BYTES, PostError, SgList, Sge};
 use crate::mem::{MemoryView, PdId};
 
 pub(super) trait Wqe: Copy + Send {
@@ -58,7 +58,11 @@ pub(super) struct WorkPoster<W> {
     /// Boxed, so that the poster takes one cache line.
     sges: Option<Box<Producer<Sge>>>,
     doorbells: Arc<Doorbells>,
-    config: PosterConfig,
+    slot: u32,
+    max_sges: u16,
+    signal_all: bool,
+    /// Whether entries are staged in `sges`.
+    has_staged_sges: bool,
 }
 
 pub(super) struct WorkQueue<W> {
@@ -82,7 +86,10 @@ pub(super) fn work_queue<W: Wqe>(
         .then(|| growing_ring(first, rest_depth))
         .map(|(sge_in, sge_out)| (Box::new(sge_in), Box::new(sge_out)))
         .unzip();
-    let poster = WorkPoster { wqes: wqe_in, sges: sge_in, doorbells, config };
+    let PosterConfig { slot, max_sges, signal_all } = config;
+    let has_staged_sges = false;
+    let poster =
+        WorkPoster { wqes: wqe_in, sges: sge_in, doorbells, slot, max_sges, signal_all, has_staged_sges };
     (poster, WorkQueue { wqes: wqe_out, sges: sge_out })
 }
 
@@ -94,50 +101,85 @@ impl<W: Wqe> WorkPoster<W> {
         if self.wqes.mode() == Posting::Refused as u8 { Err(PostError::WrongState) } else { Ok(()) }
     }
 
-    /// Returns an error if the queue has no room for a work request. Must be called before inline data of the work
-    /// request is written, because a full queue has no free inline memory.
+    /// Returns an error if the queue has no room for a work request.
+    #[inline]
     pub(super) fn check_room(&mut self) -> Result<(), PostError> {
         if self.wqes.has_room(1) { Ok(()) } else { Err(self.full()) }
     }
 
-    /// Builds the list of `sges`, and pushes all entries after the first to the ring of entries. On an error pushes no
-    /// entry, because an entry without a work request would never be released.
-    #[inline]
-    pub(super) fn list_of(&mut self, sges: &[Sge]) -> Result<SgList, PostError> {
-        if sges.len() > usize::from(self.config.max_sges) {
-            let max = u32::from(self.config.max_sges);
+    /// Stages all entries of `sges` after the first. Returns the ring position of these entries, and the length of all
+    /// entries in bytes. On an error stages no entry, because an entry without a work request would never be released.
+    #[inline(always)] // See `SendPoster::stage`.
+    pub(super) fn stage_sges(&mut self, sges: &[Sge]) -> Result<(u32, u32), PostError> {
+        if sges.len() > usize::from(self.max_sges) {
+            let max = u32::from(self.max_sges);
             return Err(PostError::TooManySges { count: sges.len(), max });
         }
-        if sges.len() > 1 {
-            return self.long_list_of(sges);
+        match sges {
+            [] => Ok((0, 0)),
+            [sge] if sge.len_bytes <= MAX_MESSAGE_BYTES => Ok((0, sge.len_bytes)),
+            _ => self.stage_long(sges),
         }
-        SgList::new(sges, 0).map_err(|len_bytes| PostError::TooLong { len_bytes })
     }
 
     #[inline(never)]
-    fn long_list_of(&mut self, sges: &[Sge]) -> Result<SgList, PostError> {
-        self.check_room()?;
+    fn stage_long(&mut self, sges: &[Sge]) -> Result<(u32, u32), PostError> {
+        let total: u64 = sges.iter().map(|sge| u64::from(sge.len_bytes)).sum();
+        let len_bytes = u32::try_from(total).ok().filter(|len| *len <= MAX_MESSAGE_BYTES);
+        let len_bytes = len_bytes.ok_or(PostError::TooLong { len_bytes: total })?;
         let full = self.full();
         let ring = self.sges.as_mut().ok_or(full)?;
-        let list =
-            SgList::new(sges, ring.position()).map_err(|len_bytes| PostError::TooLong { len_bytes })?;
-        if !ring.has_room(list.rest_count()) {
+        let position = ring.position();
+        let rest = sges.get(1..).unwrap_or_default();
+        if !ring.has_room(rest.len() as u32) {
             return Err(full);
         }
-        sges.iter().skip(1).try_for_each(|sge| ring.push(*sge)).map_err(|_| full)?;
-        Ok(list)
+        rest.iter().for_each(|sge| ring.stage(*sge));
+        self.has_staged_sges = true;
+        Ok((position, len_bytes))
     }
 
-    /// Queues `wqe`, if the queue has room. Requires that [`WorkPoster::admit`] succeeded and that
-    /// [`WorkPoster::list_of`] pushed the entries.
+    /// Stages `wqe`: the engine does not find it before [`WorkPoster::publish`]. Requires that [`WorkPoster::admit`] and
+    /// [`WorkPoster::check_room`] succeeded, and then [`WorkPoster::stage_sges`].
     #[inline]
-    pub(super) fn push(&mut self, wqe: W) -> Result<(), PostError> {
-        self.wqes.push(wqe).map_err(|_| self.full())
+    pub(super) fn stage(&mut self, wqe: W) {
+        self.wqes.stage(wqe);
     }
 
-    /// Returns whether the engine flushes posted work requests. Must be called after [`WorkPoster::push`]. Otherwise
-    /// the engine could set the mode and flush the queue between this call and the push, and the work request would
-    /// stay in the queue.
+    /// Publishes the staged entries, then the staged work requests.
+    #[inline]
+    pub(super) fn publish(&mut self) {
+        if self.has_staged_sges {
+            self.publish_sges();
+        }
+        self.wqes.publish();
+    }
+
+    #[inline(never)]
+    fn publish_sges(&mut self) {
+        self.sges.iter_mut().for_each(|sges| sges.publish());
+        self.has_staged_sges = false;
+    }
+
+    /// Returns the work request staged last.
+    #[inline]
+    pub(super) fn last_staged(&mut self) -> Option<&mut W> {
+        self.wqes.last_staged()
+    }
+
+    /// Removes the work request staged last, without its entries.
+    pub(super) fn unstage(&mut self) {
+        self.wqes.unstage(1);
+    }
+
+    /// Removes the entries after the first of the list of the work request staged last.
+    pub(super) fn unstage_sges(&mut self, list: &SgList) {
+        self.sges.iter_mut().for_each(|sges| sges.unstage(list.rest_count()));
+    }
+
+    /// Returns whether the engine flushes posted work requests. Must be called after [`WorkPoster::publish`].
+    /// Otherwise the engine could set the mode and flush the queue between this call and the publication, and the work
+    /// request would stay in the queue.
     #[inline]
     pub(super) fn is_flushed(&self) -> bool {
         self.wqes.mode() == Posting::Flushed as u8
@@ -146,13 +188,13 @@ impl<W: Wqe> WorkPoster<W> {
     /// Returns whether all work requests are signaled.
     #[inline]
     pub(super) fn signals_all(&self) -> bool {
-        self.config.signal_all
+        self.signal_all
     }
 
     /// Sets the doorbell of the queue pair.
     #[inline]
     pub(super) fn ring_doorbell(&self) {
-        self.doorbells.ring(self.config.slot as usize);
+        self.doorbells.ring(self.slot as usize);
     }
 
     pub(super) fn depth(&self) -> u32 {
@@ -247,8 +289,12 @@ mod tests {
 
     fn post(poster: &mut WorkPoster<RecvWqe>, wr_id: u64, sges: usize) -> Result<(), PostError> {
         poster.admit()?;
-        let list = poster.list_of(&vec![Sge::default(); sges])?;
-        poster.push(RecvWqe { wr_id, list })
+        poster.check_room()?;
+        let sges = vec![Sge::default(); sges];
+        let (position, len_bytes) = poster.stage_sges(&sges)?;
+        poster.stage(RecvWqe { wr_id, list: SgList::new(&sges, position, len_bytes) });
+        poster.publish();
+        Ok(())
     }
 
     /// Releases a work request before its entries, which is the wrong order: a post then finds room for a work request,
@@ -274,7 +320,7 @@ mod tests {
         queue.set_posting(Posting::Queued);
         assert_eq!(post(&mut poster, 1, 4), Err(PostError::TooManySges { count: 4, max: 3 }));
         let huge = [Sge { len_bytes: 1 << 31, ..Sge::default() }; 2];
-        assert_eq!(poster.list_of(&huge).err(), Some(PostError::TooLong { len_bytes: 1 << 32 }));
+        assert_eq!(poster.stage_sges(&huge).err(), Some(PostError::TooLong { len_bytes: 1 << 32 }));
         assert_eq!(poster.sges.as_ref().unwrap().position(), start::RING_POSITION);
         assert_eq!(post(&mut poster, 1, 3), Ok(()));
         assert_eq!(post(&mut poster, 2, 1), Err(PostError::QueueFull { depth: 1 }));

@@ -149,6 +149,9 @@ pub enum PostError {
     /// The work request is a local operation with inline data or scatter/gather entries.
     #[error("a local invalidate has no payload: post it with an empty scatter/gather list")]
     LocalWithData,
+    /// The payload of a staged work request was given, but no work request is staged.
+    #[error("data without a work request: begin a work request first")]
+    NoneStaged,
     /// The queue pair takes its receives from a shared receive queue.
     #[error("the queue pair takes its receives from a shared receive queue: post them there")]
     Shared,
@@ -175,13 +178,17 @@ pub(crate) struct SgList {
 }
 
 impl SgList {
-    /// Creates the list of `sges`; the entries after the first are at `rest_position` and following positions of the
-    /// ring. If the length of all entries together exceeds [`MAX_MESSAGE_BYTES`], the error is this length in bytes.
-    pub(super) fn new(sges: &[Sge], rest_position: u32) -> Result<SgList, u64> {
-        let total: u64 = sges.iter().map(|sge| u64::from(sge.len_bytes)).sum();
-        let len_bytes = u32::try_from(total).ok().filter(|len| *len <= MAX_MESSAGE_BYTES).ok_or(total)?;
+    /// Creates the list of `sges`, of `len_bytes` bytes; the entries after the first are at `rest_position` and following
+    /// positions of the ring.
+    #[inline]
+    pub(super) fn new(sges: &[Sge], rest_position: u32, len_bytes: u32) -> SgList {
         let first = sges.first().copied().unwrap_or_default();
-        Ok(SgList { first, rest_position, count: sges.len() as u32, len_bytes })
+        SgList { first, rest_position, count: sges.len() as u32, len_bytes }
+    }
+
+    #[inline]
+    pub(super) fn is_empty(&self) -> bool {
+        self.count == 0
     }
 
     #[inline]

@@ -105,7 +105,7 @@ fn latency() -> [Measurement; 3] {
                 .of("limit_lat_64", 1.0)
                 .target(Target::ValueAtMost(1.0)),
             "t_typical_usec",
-            "send-lat -s 64 -m 4096",
+            "send-lat -s 64 -m 4096 -t 64",
             ROUND_TRIPS,
         ),
     ]

@@ -11,10 +11,10 @@ const PAUSED_ROUND_TRIPS: u32 = 1000;
 
 const TYPICAL: &str = "t_typical_usec";
 const P99: &str = "percentile_99_usec";
-const WAIT: &str = "send-lat -s 64 -m 1024 -e";
-const POLL_FD: &str = "send-lat -s 64 -m 1024 -e --poll-fd";
-const PAUSED: &str = "send-lat -s 64 -m 1024 -e --pause 2000";
-const PAUSED_POLL_FD: &str = "send-lat -s 64 -m 1024 -e --poll-fd --pause 2000";
+const WAIT: &str = "send-lat -s 64 -m 1024 -t 64 -e";
+const POLL_FD: &str = "send-lat -s 64 -m 1024 -t 64 -e --poll-fd";
+const PAUSED: &str = "send-lat -s 64 -m 1024 -t 64 -e --pause 2000";
+const PAUSED_POLL_FD: &str = "send-lat -s 64 -m 1024 -t 64 -e --poll-fd --pause 2000";
 
 fn row(name: &str, text: &str) -> Row {
     Row::new(name, format!("{text}, 64 B, half a round trip"), "usec")

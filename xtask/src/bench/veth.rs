@@ -49,7 +49,7 @@ pub(super) fn table() -> Vec<Measurement> {
         Measurement::perf(
             Row::new("veth_send_lat_64", "roce perf send-lat over it, 64 B", "usec"),
             "t_typical_usec",
-            "send-lat -s 64 -m 4096",
+            "send-lat -s 64 -m 4096 -t 64",
             Extent::Iters(20_000),
         ),
     ]
