@@ -65,8 +65,8 @@ pub(crate) struct SentLog {
     lost: PsnSet,
     /// The retransmitted PSNs among the last `window_pkts` PSNs sent; some of these PSNs may be below una.
     retransmitted: PsnSet,
-    /// The higher of two PSNs: one past the highest PSN retransmitted, and two past the PSN of `doubtful`. Ignored if
-    /// not above una.
+    /// If above una, [`SentLog::has_no_gap`] returns false. A retransmission raises this PSN to one past the PSN
+    /// retransmitted. A doubtful ACK raises this PSN to two past the PSN in `doubtful`, and thereby above una.
     retransmitted_end: Psn,
     next_number: u32,
     /// Per PSN space: one past the highest transmission number acknowledged.
@@ -76,8 +76,9 @@ pub(crate) struct SentLog {
     /// Transmission number and PSN of one READ response: the response with the highest transmission number among the
     /// retransmitted READ responses received since the last [`SentLog::detect_losses`] for responses.
     retransmission_acked: Option<(u32, Psn)>,
-    /// Set if the highest PSN that an ACK acknowledged was retransmitted and raised `largest_acked`: this PSN, and
-    /// `largest_acked` before this ACK. The ACK is doubtful: the first transmission of this PSN may have elicited it.
+    /// Highest PSN of the latest doubtful ACK, and `largest_acked` of the requests before this ACK. An ACK is doubtful
+    /// if the ACK raises `largest_acked`, and its highest PSN is newly acknowledged and was retransmitted: the first
+    /// transmission of this PSN may have elicited the ACK.
     doubtful: Option<(Psn, u32)>,
     /// The highest transmission number of the requests executed.
     executed_number: u32,

@@ -59,8 +59,8 @@ struct Model {
     /// Transmission number and PSN of one response: the response with the highest transmission number among the
     /// retransmitted responses received since the last `detect` for responses.
     retransmission_acked: Option<(u64, u32)>,
-    /// Set if the highest request acknowledged by an ACK was retransmitted and raised `largest_acked[0]`: its PSN, and
-    /// `largest_acked[0]` before the ACK.
+    /// Highest PSN of the latest doubtful ACK, and `largest_acked[0]` before this ACK. An ACK is doubtful if the ACK
+    /// raises `largest_acked[0]`, and its highest PSN is newly acknowledged and was retransmitted.
     doubtful: Option<(u32, (u64, u32))>,
     executed_number: u64,
     executed: u32,

@@ -215,8 +215,9 @@ impl ReadQueue {
     pub(crate) fn on_duplicate(&mut self, psn: Psn, reth: &Reth, now: Instant) -> Result<(), NotQueued> {
         let (read, mut again) = self.resource_of(psn, reth).ok_or(NotQueued::NotRemembered)?;
         let covers = |waiting: &Waiting| psn.index_in(waiting.request.first, waiting.request.packets);
-        // `at`: index in the queue at which the duplicate is inserted. `rest`: PSN of the next response of the original
-        // READ, if this READ is in the queue. `continues`: a duplicate in the queue ends below the end of `again`.
+        // `again`: the responses that the duplicate requests. `at`: index in the queue at which `again` is inserted.
+        // `rest`: PSN of the next response of the original READ, if this READ is in the queue. `continues`: an earlier
+        // duplicate in the queue is to send the first responses of `again`, and ends below the end of `again`.
         let (mut at, mut rest, mut continues) = (None, None, false);
         for (place, waiting) in self.queue.iter().enumerate() {
             let (index, next) = (covers(waiting), waiting.next_psn());
