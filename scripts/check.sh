@@ -23,7 +23,8 @@
 #   miri                 tests under Miri, where rustup has or can install a nightly toolchain with it
 #   fuzz                 each fuzz target for a minute
 #
-# The last lines name the steps that could not run.
+# The last lines name the steps that could not run. Among all steps, image, package and fuzz run beside other steps,
+# because each of them uses one core for most of its time; their output follows that of the steps beside them.
 #
 # packages and image use sudo where the caller is not root; all other steps run as an ordinary user, and no test
 # installs anything. No process is left running; only target/, ~/.cache and (msrv) rustup's toolchains are written.
@@ -41,6 +42,35 @@ MIRI_TOOLCHAIN=nightly-2026-10-15
 RUSTUP_SECONDS_MAX=300
 
 step() { printf '\n== %s (%s s so far)\n' "$1" "$SECONDS"; }
+
+beside_pid='' beside_output=''
+
+# beside STEP: runs STEP in a process group of its own, while the next steps run, until join_beside.
+beside() {
+    beside_output=$(mktemp)
+    set -m
+    "$1" >"$beside_output" 2>&1 </dev/null &
+    beside_pid=$!
+    set +m
+}
+
+# Waits for the step beside the others, prints its output, and fails if the step failed.
+join_beside() {
+    local status=0
+    wait "$beside_pid" || status=$?
+    beside_pid=''
+    cat "$beside_output"
+    rm "$beside_output"
+    [ "$status" = 0 ] || exit "$status"
+}
+
+# The step beside the others ends with this script.
+end_beside() {
+    [ -z "$beside_pid" ] || kill -- "-$beside_pid" 2>/dev/null || true
+    [ -z "$beside_output" ] || rm -f "$beside_output"
+}
+trap end_beside EXIT
+trap 'exit 130' INT TERM
 
 packages() {
     step "packages"
@@ -341,25 +371,28 @@ quick() {
 
 all() {
     packages
+    beside image
     format
     shellcheck
     commits
     deny
-    image
     lint
     docs
     msrv
     build
+    join_beside
     tests
-    package
+    beside package
     wrap
+    join_beside
     guest
+    beside fuzz
     instructions
     loom
     asan
     tsan
     miri
-    fuzz
+    join_beside
 }
 
 [ $# -gt 0 ] || set -- all
