@@ -71,11 +71,12 @@ counters! {
         /// the message was lost, no receive was posted, the receive is too short or not writable, or the request is
         /// invalid.
         uc_requests_dropped,
-        /// RNR NAKs received for a PSN in flight, except those that imply the loss of an earlier READ response.
+        /// RNR NAKs received, except stale responses and RNR NAKs that imply the loss of an earlier READ response.
         rcvd_rnr_err,
         /// PSN sequence error NAKs that became due; 0 under selective repeat, which sends SACKs instead.
         send_seq_err,
-        /// PSN sequence error NAKs received for a PSN in flight; not counted under selective repeat.
+        /// PSN sequence error NAKs received, except stale responses and NAKs that imply the loss of an earlier READ
+        /// response; not counted under selective repeat.
         packet_seq_err,
         /// Responses that imply the loss of an earlier READ response (implied NAK, IBA 9.7.6).
         implied_nak_seq_err,
@@ -88,11 +89,12 @@ counters! {
         /// Spurious retransmissions (selective repeat), detected by a SACK for a duplicate request or by a duplicate
         /// READ response. A duplicate caused by a tail loss probe is not counted.
         spurious_retransmits,
-        /// Probe timeouts that are the first since progress, or whose wait was shorter than the RTO;
-        /// `roce_adp_retrans_to` counts the others. After each probe timeout, a tail loss probe is sent (RFC 8985).
+        /// Probe timeouts that are the first since a packet was newly acknowledged, or that are shorter than the RTO;
+        /// `roce_adp_retrans_to` counts all other probe timeouts. After each probe timeout, a tail loss probe is sent
+        /// (RFC 8985).
         tail_probes,
-        /// Probe timeouts whose wait was at least the RTO (RFC 6298), except the first probe timeout since progress.
-        /// Each probe timeout counted here is reported to congestion control as a loss.
+        /// Probe timeouts that are at least as long as the RTO (RFC 6298), except the first probe timeout since a
+        /// packet was newly acknowledged. Each probe timeout counted here is reported to congestion control as a loss.
         roce_adp_retrans_to,
         /// Request packets retransmitted, tail loss probes included; retransmitted READ responses are not counted.
         retransmitted_pkts,
@@ -100,8 +102,9 @@ counters! {
         retry_exceeded_err,
         /// Work requests that failed because the RNR retry count was exceeded.
         retry_rnr_exceeded_err,
-        /// Stale responses: responses whose PSN is not in flight or was acknowledged already, and READ responses with
-        /// the PSN of a request other than a READ. Most stale responses are dropped before their ICRC is computed.
+        /// Stale responses: responses whose PSN is below una or was never sent, READ responses received already, and
+        /// READ responses with the PSN of a request other than a READ. Most stale responses are dropped before their
+        /// ICRC is computed.
         stale_responses,
         /// READ responses whose length, position (FIRST, MIDDLE, LAST, ONLY) or AETH is invalid at the index of their
         /// PSN in the READ.
@@ -111,8 +114,8 @@ counters! {
         /// Requests answered by a NAK with the code remote access error, including READs whose memory region was
         /// deregistered before all responses were sent.
         resp_remote_access_errors,
-        /// Requests answered by a NAK with the code remote operational error: the memory of the request or of its
-        /// receive could not be accessed (memory fault), or the L_Key of the receive does not permit the access.
+        /// Requests answered by a NAK with the code remote operational error: an access to the memory of the R_Key or
+        /// of the receive caused a memory fault, or the L_Key of the receive does not permit the access.
         resp_remote_operation_errors,
         /// NAKs received with the code invalid request.
         req_remote_invalid_request,
@@ -131,7 +134,7 @@ counters! {
         /// READs dropped because the responder's queue of READs to serve was full; the peer has to retransmit the READ.
         read_deferred,
         /// Packets received with a CE mark (RFC 3168): requests whose PSN is within 4,096 (`STALE_PSNS`) of the
-        /// expected PSN, and responses whose PSN is in flight or at most 4,096 below una.
+        /// expected PSN, and responses whose PSN is from 4,096 below una to max_sent.
         np_ecn_marked_roce_packets,
         /// CNPs sent (IBA A17.9).
         np_cnp_sent,
@@ -199,7 +202,7 @@ counters! {
         /// If the peer is on the link: packets whose source MAC is not the peer's.
         wrong_source_mac,
         /// Packets whose UDP source port is not the peer's. A queue pair learns this port from the first request with
-        /// the expected PSN and, separately for responses, from the first response to a PSN in flight.
+        /// the expected PSN and, separately for responses, from the first response to a PSN sent from una on.
         wrong_source_port,
         /// Packets whose destination IP address is not the queue pair's source GID.
         wrong_destination,

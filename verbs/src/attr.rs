@@ -27,7 +27,8 @@ pub struct DeviceAttr {
     pub is_up: bool,
     /// Speed of the link in Mbit/s, as a NIC or the kernel reports it; `None` if it is unknown, as on a memif.
     pub speed_mbps: Option<u32>,
-    /// How the port wakes a thread that sleeps until a frame arrives; `None` if it cannot, so that threads nap.
+    /// How the port wakes a thread that sleeps until a frame arrives. `None`: the port has no wake source, so threads
+    /// nap instead of sleeping until a frame arrives.
     pub wakes_by: Option<WakeKind>,
     /// Index and GID of each entry of the GID table.
     pub gids: Vec<(usize, Gid)>,

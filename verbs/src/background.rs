@@ -2,15 +2,18 @@
 //! (`progress.rs`) runs the servers of all devices of the process.
 //!
 //! ```text
-//!                      the port's wake source, a deadline of the engine, a bell
-//!      ARMED, ASLEEP ------------------------------------------------------------> DRIVING: polls, until no poll found
-//!        ^    |      <------------------------------------------------------------  work for the time of `linger`
-//!        |    |                          idle
-//!        |    | the application polls without requests of notifications: it disarms the port (`Shared::take_over`)
-//!        |    v
-//!      WATCHING: naps
-//!        |    ^
-//!        '----' the application does not poll at the end of a nap, or requests a notification
+//!      ARMED, ASLEEP ---(1)--> DRIVING: polls
+//!        |    ^      <--(2)---    |
+//!       (3)  (4)                 (3)
+//!        v    |                   |
+//!      WATCHING: naps <-----------'
+//!
+//!   (1) a wake source of the port reports a frame, a deadline of the engine expires, or a thread rings the bell
+//!   (2) no poll found work for the time of `linger`
+//!   (3) application threads poll often without requesting notifications; the polling thread disarms the port
+//!       (`Shared::take_over`)
+//!   (4) at the end of a nap application threads have stopped polling, or a thread requests a notification, or becomes
+//!       the leader
 //! ```
 //!
 //! While a leader is the server of the port (`sleep.rs`), the background server rests. A leader that leaves rings the
@@ -32,23 +35,25 @@ use crate::sleep::{LATE_NANOS, NAP_MAX, NAP_MIN, nanos};
 use crate::stat::StatSocket;
 use crate::watch;
 
-/// The application counts as polling if its last poll was at most this number of nanoseconds ago. The time is longer
-/// than a poll that receives a full burst, and longer than the wake-up of a thread that displaces the application from
-/// its processor.
+/// The application counts as polling if its last poll was at most this number of nanoseconds ago. Two causes delay the
+/// next poll of an application that polls: the receipt of a full burst, and the wake-up of another thread on the
+/// processor of the application. The number of nanoseconds exceeds the duration of each.
 const POLLED_NANOS: u64 = 20_000;
-/// If the application polled for at least this time after a takeover of the port, the number of polls before the next
-/// takeover is reset to its minimum. Otherwise this number is doubled (`Activity::end_polls`).
+/// If the application polled for at least this time after a takeover of the port, the next takeover needs `POLLS_MIN`
+/// polls. Otherwise the next takeover needs twice as many polls as this takeover, at most `POLLS_MAX`
+/// (`Activity::end_polls`).
 const POLLED_LONG: Duration = Duration::from_millis(10);
-/// Length of the longest nap of an armed port. Such a port needs naps while frames wait for room in the transmit ring
-/// (the peer has stopped receiving), and after `SPURIOUS_MAX` wake-ups without a frame.
+/// Length of the longest nap of the background thread while the port is armed. In two cases the background thread naps
+/// although the port is armed: frames wait for room in the transmit ring (the peer has stopped receiving), or
+/// `SPURIOUS_MAX` wake-ups in succession were without a frame.
 const NAP_STALLED_MAX: Duration = Duration::from_millis(200);
 /// Number of wake-ups without a frame, in succession, after which the background thread naps, because the wake source
 /// may stay readable for ever.
 const SPURIOUS_MAX: u32 = 16;
 /// Interval between two calls of [`BackgroundServer::maintain`] on an idle device.
 const MAINTAIN_IDLE: Duration = Duration::from_secs(1);
-/// Interval between two calls of [`BackgroundServer::maintain`] on a device in use: the interval at which counters are
-/// compared.
+/// Interval between two calls of [`BackgroundServer::maintain`] on a device in use. Equal to the interval at which
+/// `watch.rs` compares counters with their values in the last log lines.
 const MAINTAIN_ACTIVE: Duration = Duration::from_millis(200);
 /// Interval between two calls of [`BackgroundServer::maintain`] while the link of a memif client is down, or neighbours
 /// of a shared port are unresolved.
@@ -165,8 +170,8 @@ impl BackgroundServer {
         Rest { until, on_sources: false, reason: Reason::Waiting }
     }
 
-    /// Polls the engine until one of these events: no poll found work for the time of `linger`, another thread took over
-    /// the port, the device is being closed, or `longest` is over. Returns true only if `longest` is over.
+    /// Polls the engine until one of these events: no poll found work for the time of `linger`, another thread took
+    /// over the port, the device is being closed, or `longest` is over. Returns true only if `longest` is over.
     fn drive(&mut self, longest: Option<Duration>) -> bool {
         let shared = &*self.shared;
         if shared.sleep.is_led() {
@@ -207,9 +212,9 @@ impl BackgroundServer {
         let is_led = shared.sleep.is_led();
         let is_used = std::mem::replace(&mut self.polls_slept, polls) != polls;
         if is_led {
-            // After the leader has left, `Sleep::ring_if_due` rings the bell if a deadline of the engine is more than
-            // `LATE_NANOS` before `until`. If application threads have used the engine, `until` is so early that a
-            // deadline in the future does not ring the bell.
+            // If the leader leaves during this rest, `Sleep::ring_if_due` rings the bell if a deadline of the engine is
+            // more than `LATE_NANOS` before `until`. If application threads have used the engine, `until` is at most
+            // `now` plus `LATE_NANOS`. Then a deadline after `now` does not ring the bell.
             if is_used {
                 until = until.min(now + Duration::from_nanos(LATE_NANOS));
             }
@@ -299,8 +304,8 @@ impl BackgroundServer {
     fn watch(&mut self) -> Rest {
         let shared = &*self.shared;
         let watching = self.watching.get_or_insert_with(|| {
-            // `Shared::take_over` has rung the bell. If the ring has not ended a rest, it would end the first nap at
-            // once, so the bell is cleared.
+            // `Shared::take_over` has rung the bell. If the bell has not ended a rest, the bell is still readable, and
+            // would end the first nap at once. Therefore the bell is cleared.
             shared.sleep.clear_background_bell();
             Watching { since: Instant::now(), nap: NAP_MIN }
         });

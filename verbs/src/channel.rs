@@ -42,9 +42,9 @@ impl CompChannel {
     /// caller first calls `request_notify`, then polls the completion queue until it is empty. Otherwise a completion
     /// between the last poll and `request_notify` causes no event.
     ///
-    /// No cancellation point: a thread that is cancelled (`pthread_cancel`) while it waits acts on the request at its
-    /// next cancellation point after the return. A caller that is to be cancelled within a bounded time gives a short
-    /// `timeout`, and calls `pthread_testcancel` between two calls.
+    /// This function is no cancellation point: if the waiting thread is cancelled (`pthread_cancel`), the cancellation
+    /// takes effect at the first cancellation point after the return. A caller that is to be cancelled within a bounded
+    /// time gives a short `timeout`, and calls `pthread_testcancel` between two calls.
     ///
     /// # Errors
     /// [`Error::DeviceFatal`] after a fatal error, which ends the waits of all threads; [`Error::System`] if the system

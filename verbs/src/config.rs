@@ -1,5 +1,6 @@
 //! The configuration of the devices of a process, as TOML. `roce run` reads the configuration from a file and from its
-//! options, and passes the configuration to the program and the program's children in an environment variable.
+//! command-line options. An environment variable passes the configuration to the program that `roce run` executes, and
+//! to the child processes of this program.
 
 use std::env;
 use std::path::{Path, PathBuf};
@@ -78,13 +79,13 @@ pub struct ProcessConfig {
     pub progress: ProgressPolicy,
     /// Capture file of the first device; the name of each further device is appended, as in `FILE.roce1`.
     pub pcap: Option<PathBuf>,
-    /// Probability that a frame sent is dropped.
+    /// Probability that a sent frame is dropped.
     #[serde(with = "chance")]
     pub drop_chance: Probability,
-    /// Probability that a frame sent is reordered.
+    /// Probability that a sent frame is reordered.
     #[serde(with = "chance")]
     pub reorder_chance: Probability,
-    /// Probability that a bit of a frame sent is flipped.
+    /// Probability that one random bit of a sent frame is flipped.
     #[serde(with = "chance")]
     pub corrupt_chance: Probability,
     /// Seed of the random numbers that select the frames to drop, reorder or corrupt.
@@ -136,15 +137,16 @@ const COMMENTS: [(&str, &str); 12] = [
     ("[[event]]", "A packet event, as in the file of `roce ping --events`."),
 ];
 
-/// Reason why the configuration cannot be read.
+/// Reason why a configuration cannot be read, or cannot be written as TOML.
 #[derive(Debug, thiserror::Error)]
 pub enum ConfigError {
-    /// The text is no TOML, has an unknown key, or a value out of its range.
+    /// When read, the text is no TOML, has an unknown key, or a value out of its range. When written, the configuration
+    /// has a capture file whose path is not UTF-8.
     #[error("{source_name}: {reason}")]
     Text {
-        /// The file or environment variable.
+        /// Name of the file or environment variable that was read; "configuration" if a configuration was written.
         source_name: String,
-        /// Line and defect of the text.
+        /// Line and defect of the text that was read, or defect of the configuration that was written.
         reason: String,
     },
     /// [`PORT_VARIABLE`] contains a text that is no port name.
@@ -202,9 +204,10 @@ impl ProcessConfig {
         }
     }
 
-    /// Returns port and options of each device of this process. The MAC of a memif is made from the port's name, the
-    /// salt and the process ID, so that the GID of the device is known before the port is opened. A program that this
-    /// process executes (`exec`) has the same process ID, and therefore the same MACs; a child process has other MACs.
+    /// Returns port and options of each device of this process. If the configuration has a salt, the MAC of a memif
+    /// port without the key `mac=` is made from the port's name, the salt and the process ID, so that the GID of the
+    /// device is known before the port is opened. A program that this process executes (`exec`) has the same process
+    /// ID, and therefore the same MACs; a child process has other MACs.
     pub fn devices(&self) -> Vec<(PortSpec, DeviceOptions)> {
         let device = |(number, name): (usize, &PortName)| {
             let mut spec = name.spec.clone();

@@ -30,7 +30,8 @@ use crate::stat::DeviceCounters;
 use crate::wake_set::WakeSet;
 
 /// An open device, with the objects that this context created and their asynchronous events (`ibv_context`). A device
-/// may have several contexts. The device is closed when all its contexts, their clones and their objects are dropped.
+/// may have several contexts. The device is closed when all its contexts, their clones and their objects (except
+/// completion channels) are dropped.
 ///
 /// # Forks
 /// A process forked from the process that opened a device cannot use the device. In the forked process all functions
@@ -77,8 +78,8 @@ impl Context {
     ///
     /// # Errors
     /// [`OpenError`] states the failure and the remedy. [`OpenError::Open`]: this process has the port open with other
-    /// keys or options, or the device is in a fatal error, or a queue or completion channel of the closed device still
-    /// exists.
+    /// keys or options, or the device is in a fatal error, or the device is closed, but one of its completion channels
+    /// or of its queues from [`Context::objects`] still exists.
     pub fn open(spec: &PortSpec, options: &DeviceOptions) -> Result<Context, OpenError> {
         let _no_cancel = NoCancel::new();
         let device = registry::open(spec, options)?;
@@ -90,8 +91,9 @@ impl Context {
         Ok(Context { objects: Arc::new(ContextObjects::new(device, events)) })
     }
 
-    /// Returns the objects of this context by number and key, for callers that have no use for the types [`Pd`],
-    /// [`Mr`](crate::Mr), [`Cq`], [`Srq`](crate::Srq) and [`Qp`](crate::Qp), for example a C interface.
+    /// Returns the [`ContextObjects`], whose functions identify the objects of this context by number or key. These
+    /// functions are for callers that cannot use the types [`Pd`], [`Mr`](crate::Mr), [`Cq`], [`Srq`](crate::Srq) and
+    /// [`Qp`](crate::Qp), for example a C interface.
     pub fn objects(&self) -> &ContextObjects {
         &self.objects
     }
@@ -139,7 +141,8 @@ impl Context {
             (String::new(), false, None)
         };
         let driven = shared.try_inspect();
-        // The MTU of a network interface of the kernel can change after the port was opened.
+        // The MTU of a network interface of the kernel can change after the port was opened. Therefore `caps`
+        // is read from the engine's port; `shared.caps` contains the MTU at the time of opening.
         let caps = driven.as_ref().map_or(shared.caps, |driven| driven.engine.port().caps());
         let gids = driven.iter().flat_map(|driven| driven.engine.neighbour().gids().iter());
         DeviceAttr {
@@ -221,8 +224,8 @@ impl Context {
         self.shared().drive()
     }
 
-    /// Delivers no further [`Event::PortActive`] and [`Event::PortError`] to this context, and removes those pending:
-    /// for a caller that reports the port as active also while no peer is connected.
+    /// Excludes this context from further [`Event::PortActive`] and [`Event::PortError`], and removes pending events of
+    /// these two kinds. Callers that report the port as active even while no peer is connected call this function.
     pub fn ignore_link_events(&self) {
         self.objects.ignore_link_events();
     }

@@ -82,9 +82,9 @@ impl Cq {
         self.0.queue.poll(out, max)
     }
 
-    /// Removes and returns the oldest completion. If the completion queue is empty, polls the engine once first.
-    /// Returns `None` if the completion queue is empty after this poll, or while another thread polls the completion
-    /// queue.
+    /// Removes and returns the oldest completion. If the completion queue is empty, polls the engine once first, unless
+    /// another thread drives the engine. Returns `None` if the completion queue is still empty, or while another thread
+    /// polls the completion queue.
     ///
     /// # Errors
     /// [`Error::DeviceFatal`] after a fatal error, if the completion queue is empty or another thread polls it.

@@ -35,7 +35,7 @@ pub struct DeviceDescription {
     /// Speed of the link in Mbit/s.
     pub speed_mbps: Option<u32>,
     /// How the port wakes a thread that sleeps until a frame arrives: "rx interrupt", "eventfd", "socket", or "naps" if
-    /// it cannot.
+    /// the port has no wake sources.
     pub wakes_by: Option<String>,
     /// Index and GID of each entry of the GID table. GID 0 is `None` if the MAC is unknown, because GID 0 is made from
     /// the MAC.
@@ -82,7 +82,7 @@ pub fn describe(spec: &PortSpec) -> Result<DeviceDescription, OpenError> {
         }
         None => {
             let mtu_bytes = dedicated_mtu_bytes(spec, None)?;
-            // The MTU setting of a device is read only when the port is opened.
+            // Until the port is opened, the MTU setting of its device is unknown.
             let is_known = spec.mtu_bytes.is_some() || !spec.kind.has_mtu();
             let neighbour = dedicated_neighbour(spec, spec.mac.unwrap_or(UNKNOWN_MAC));
             (spec.mac, is_known.then_some(mtu_bytes), neighbour)

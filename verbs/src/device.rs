@@ -108,8 +108,9 @@ pub(crate) struct SharedState {
     pub(crate) policy: ProgressPolicy,
     /// Time for which a thread in `CompChannel::wait` polls before it sleeps.
     pub(crate) linger_nanos: AtomicU64,
-    /// A duplicate of the descriptor of the kernel's changes, which is read with `kernel` locked; `None` if the port is
-    /// dedicated.
+    /// A descriptor that is readable while the kernel has reported a change of routes or neighbours. The background
+    /// thread sleeps on this duplicate of the descriptor in `kernel`, because `kernel` is locked only to read the
+    /// changes. `None` if the port is dedicated.
     kernel_changes: Option<OwnedFd>,
     /// Dropped after `driven`: the port in `driven` receives packets to the leased QPNs until the port is dropped.
     _lease: Option<Lease>,
@@ -293,9 +294,10 @@ impl Shared {
         })))
     }
 
-    /// Returns the length of the longest nap while the port is not armed. If the port has no wake sources, the length
-    /// is `NAP_MIN`, because frames are received only at the end of a nap; otherwise `NAP_MAX`, because the port has no
-    /// peer at present.
+    /// Returns the length of the longest nap of a server while no work is pending. If the port has no wake sources, the
+    /// length is `NAP_MIN`, because frames are received only at the end of a nap. Otherwise the length is `NAP_MAX`; a
+    /// port with wake sources needs naps only while it cannot be armed, for example because its connection is changing,
+    /// or while its transmit ring is full.
     pub(crate) fn nap_max(&self) -> Duration {
         if self.wakes.is_none() { NAP_MIN } else { NAP_MAX }
     }
@@ -306,8 +308,8 @@ impl Shared {
         self.kernel_changes.as_ref().map(AsFd::as_fd)
     }
 
-    /// Returns whether this process opened the device. If a process forked from that one calls this function, returns
-    /// false; the caller must then take no lock, and call no function of the engine or the port.
+    /// Returns whether this process opened the device. In a forked process, returns false; the caller must then take no
+    /// lock, and call no function of the engine or the port.
     #[inline]
     pub(crate) fn is_of_this_process(&self) -> bool {
         self.0.process().is_current()
@@ -340,7 +342,7 @@ impl Shared {
         self.is_of_this_process().then(|| self.inspect())
     }
 
-    /// Locks the engine as [`Shared::try_inspect`] does, in the process that opened the device.
+    /// Locks the engine as [`Shared::try_inspect`] does. Called only in the process that opened the device.
     pub(crate) fn inspect(&self) -> DriveGuard<'_, DeviceCore> {
         self.driven.lock()
     }
@@ -410,10 +412,10 @@ impl Shared {
         self.sleep.wake_background();
     }
 
-    /// Called after a failure to lock the engine. If the background thread drives the engine, calls `spin` and returns:
-    /// a later poll succeeds, and the background thread then stops driving. Otherwise tries `LOCK_TRIES` times to lock
-    /// the engine and poll. If all tries fail, calls `relax`, because the thread that has the lock may be waiting for a
-    /// processor.
+    /// Called after a failure to lock the engine. If the background thread drives the engine, calls `spin` and returns,
+    /// because a later call can lock the engine between two polls of the background thread, and a takeover by
+    /// application threads makes the background thread stop. Otherwise tries `LOCK_TRIES` times to lock the engine and
+    /// poll. If all tries fail, calls `relax`, because the thread that has the lock may be waiting for a processor.
     ///
     /// `spin` and `relax` sleep at long intervals. Without these sleeps, a caller of the scheduling policy SCHED_FIFO
     /// on the processor of the thread that has the lock would wait for ever.
@@ -454,8 +456,9 @@ impl Shared {
         self.control.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// On a memif client whose link is down, restarts the port. Locks the engine during the restart, because no thread
-    /// may send or receive a burst meanwhile. Returns whether the link is up.
+    /// If the port is a memif client whose link is down, restarts the port, unless the last restart was less than
+    /// `RESTART_INTERVAL` ago. Locks the engine during the restart, because no thread may send or receive a burst
+    /// meanwhile. Returns whether the link is up.
     pub(crate) fn poll_link(&self) -> bool {
         let mut control = self.control();
         if control.is_restart_due()
@@ -498,7 +501,7 @@ impl Shared {
         watch.look(now, ports.chain(engine_wide).chain(queue_pairs))
     }
 
-    /// Returns all counters; no counter in a forked process.
+    /// Returns all counters; in a forked process, maps without entries.
     pub(crate) fn counters(&self) -> DeviceCounters {
         if !self.is_of_this_process() {
             return DeviceCounters::default();
@@ -608,8 +611,8 @@ impl Shared {
         }
     }
 
-    /// Puts the device in a fatal error, because the port stays bound to the interface that was removed, also after an
-    /// interface of the same name was created.
+    /// Puts the device in a fatal error, because the port stays bound to the removed interface, even if an interface of
+    /// the same name is created later.
     pub(crate) fn interface_removed(&self, name: &str) {
         tracing::error!(port = %self.port, "the network interface {name} was removed");
         self.inspect().raise_fatal(format!("the network interface {name} was removed"));
@@ -712,7 +715,8 @@ mod tests {
     }
 
     /// Number of polls of the SCHED_FIFO thread at which the test fails. The thread that has the engine's lock runs
-    /// only while the SCHED_FIFO thread sleeps, or when the kernel limits the CPU time of such threads (after 0.95 s).
+    /// only while the SCHED_FIFO thread sleeps, or after the kernel has stopped the SCHED_FIFO thread because of the
+    /// limit of its CPU time (0.95 s).
     const FIFO_POLLS_MAX: u32 = 5_000_000;
 
     /// Polls, as a thread of the scheduling policy SCHED_FIFO, until `is_released`. Returns the number of polls.

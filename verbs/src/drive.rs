@@ -159,27 +159,29 @@ impl<T: Drive> DerefMut for DriveGuard<'_, T> {
     }
 }
 
-/// Bounds of `Activity::polls_min`: after this number of polls without a request of a notification, application threads
-/// take over the port. The lower bound is more than the number of polls that an application makes between two
+/// Bounds of `Activity::polls_min`, the number of polls without a request of a notification after which application
+/// threads take over the port. The lower bound is more than the number of polls that an application makes between two
 /// notifications, and less than the number of polls during the wake-up of a thread.
 ///
-/// If the application stops polling soon after a takeover, `polls_min` is doubled: the program may then wait for a
-/// WRITE of the peer to change its memory, and only the background thread receives this WRITE.
+/// If the application stops polling soon after a takeover, `polls_min` is doubled, so that takeovers become rare. The
+/// application may have stopped in order to read its memory in a loop until a WRITE of the peer changes the memory.
+/// Only the background thread receives this WRITE, and after a takeover the background thread naps.
 pub(crate) const POLLS_MIN: u64 = 64;
 const POLLS_MAX: u64 = 1 << 20;
 
 /// Number of send work requests, posted since the last push, at which [`Activity::count_posts`] requests a push.
 const POSTS_PER_PUSH: u32 = 16;
 
-/// Counts of the polls and posts by application threads, and a flag that the background thread sets while it drives the engine.
+/// Counts of the polls and posts by application threads, and a flag that the background thread sets while it drives the
+/// engine.
 pub(crate) struct Activity {
     polls: AtomicU64,
     /// Value of `polls` after the last push by a thread that posted. Posts are counted per device, not per queue pair:
     /// otherwise a thread that posts to several queue pairs in turn would push at each post, because the push for one
     /// queue pair counts as a poll for the others.
     polls_at_push: AtomicU64,
-    /// Number of send work requests posted since this push. Threads that post at the same time may lose some of the
-    /// count, so that a push is requested later.
+    /// Number of send work requests posted since the push that set `polls_at_push`. If threads post at the same time,
+    /// some posts may not be counted; a push is then requested later.
     posts: AtomicU32,
     /// Time of the last poll, in nanoseconds of the engine's clock.
     last_nanos: AtomicU64,
@@ -225,9 +227,9 @@ impl Activity {
         self.polls.store(self.polls().wrapping_add(1), Ordering::Relaxed);
     }
 
-    /// Counts `count` posts of send work requests. Returns whether the calling thread must push: at the first post after
-    /// a poll or push by any application thread, and at `POSTS_PER_PUSH` posts since the last push. Otherwise the next
-    /// push or poll sends the work requests.
+    /// Counts `count` posts of send work requests. Returns whether the calling thread must push: at the first post
+    /// after a poll or push by any application thread, and at `POSTS_PER_PUSH` posts since the last push. Otherwise the
+    /// next push or poll sends the work requests.
     #[inline]
     pub(crate) fn count_posts(&self, count: u32) -> bool {
         let posts = self.posts.load(Ordering::Relaxed).wrapping_add(count);
@@ -260,9 +262,9 @@ impl Activity {
         now.as_nanos().saturating_sub(self.last_nanos.load(Ordering::Relaxed))
     }
 
-    /// Begins to count the polls for [`Activity::is_polled`]. Called after application threads that had taken over the
-    /// port stopped polling. If `polled_long` is false, they stopped soon, and the next takeover needs twice as many
-    /// polls.
+    /// Begins to count the polls for [`Activity::is_polled`]. Called at the end of a takeover, when the application
+    /// threads have stopped polling, have requested a notification, or wait in `CompChannel::wait`. `polled_long`:
+    /// whether the takeover was long. After a short takeover, the next takeover needs twice as many polls.
     pub(crate) fn end_polls(&self, polled_long: bool) {
         let polls = self.polls_min.load(Ordering::Relaxed);
         let polls = if polled_long { POLLS_MIN } else { (polls * 2).min(POLLS_MAX) };

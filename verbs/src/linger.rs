@@ -12,7 +12,7 @@ pub(crate) struct Linger {
     time: Duration,
     /// Time at which the thread stops polling if no poll finds work before; `None` while the thread need not poll.
     until: Option<Instant>,
-    /// Whether a poll has found nothing since `until` was set.
+    /// Whether at least one poll since `until` was set has found no work.
     was_idle: bool,
 }
 
@@ -21,7 +21,8 @@ impl Linger {
         Linger { time: LINGER_MIN, until: None, was_idle: false }
     }
 
-    /// Returns a [`Linger`] whose time is `nanos` nanoseconds and begins now. `nanos`: the result of [`Linger::end`].
+    /// Returns a [`Linger`] whose time begins now: `nanos` nanoseconds, limited to the range from `LINGER_MIN` to
+    /// `LINGER_MAX`. `nanos`: the result of [`Linger::end`], or 0.
     pub(crate) fn begin(nanos: u64) -> Self {
         let time = Duration::from_nanos(nanos).clamp(LINGER_MIN, LINGER_MAX);
         let mut linger = Linger { time, ..Linger::new() };

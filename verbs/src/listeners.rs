@@ -77,7 +77,8 @@ impl Listeners {
         }
     }
 
-    /// Delivers no further event of the link to the context with the queue `events`, and removes those pending.
+    /// Removes the pending events of the link ([`Event::PortActive`], [`Event::PortError`]) from `events`, and delivers
+    /// no further event of the link to the context with this queue.
     pub(crate) fn ignore_link(&self, events: &Inbox<AsyncEvent>) {
         let mut table = self.table();
         let own = table.contexts.iter_mut().filter(|context| ptr::eq(context.events.as_ptr(), events));

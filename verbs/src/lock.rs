@@ -40,7 +40,9 @@ thread_local! {
 /// Without the sleeps, a thread of lower priority that has the lock would therefore never release it. Returns whether
 /// the call slept.
 #[cold]
-#[inline(never)] // The address of a thread-local variable is a call in a shared library, which each lock would make first.
+// If the function were inlined in a shared library, each lock would first call a function that returns the address of
+// `CALLS`.
+#[inline(never)]
 pub(crate) fn relax() -> bool {
     let calls = CALLS.get() + 1;
     let sleeps = calls == CALLS_PER_SLEEP;
@@ -53,8 +55,8 @@ pub(crate) fn relax() -> bool {
     sleeps
 }
 
-/// Of this number of calls of [`spin`] by a thread without progress, the last call sleeps. Sleeps must be rare, because
-/// a thread on another processor may have the lock for a long poll.
+/// Of this number of calls of [`spin`] by a thread with the same `progress`, the last call sleeps. Sleeps must be rare,
+/// because a thread on another processor may have the lock for a long poll.
 const SPINS_PER_SLEEP: u32 = 1 << 16;
 
 thread_local! {

@@ -45,16 +45,17 @@ impl Pd {
     /// * A READ, WRITE or SEND of the peer completes at the peer with
     ///   [`WcStatus::RemOpErr`](crate::WcStatus::RemOpErr). The local queue pair changes to the state ERR
     ///   ([`Event::QpFatal`](crate::Event::QpFatal)), and a receive in use completes with
-    ///   [`WcStatus::LocProtErr`](crate::WcStatus::LocProtErr). An unreliable connection drops a WRITE.
+    ///   [`WcStatus::LocProtErr`](crate::WcStatus::LocProtErr). On an unreliable connection the peer's work request
+    ///   completes without an error; a SEND has the local effects above, and a WRITE is dropped.
     /// * A work request of the local queue pair completes with [`WcStatus::LocProtErr`](crate::WcStatus::LocProtErr).
     ///
-    /// For this purpose the first registration installs a handler of SIGSEGV and SIGBUS (x86-64 Linux; on other
-    /// processors a memory fault ends the process). Faults of other code reach the action that the signal had before. A
-    /// program that handles these signals should install its handler before the first registration. A handler installed
-    /// later receives memory faults first, until the next registration installs the handler of this crate again. If the
-    /// later handler passes unknown faults on to the action before it, the program needs no further registration. No
-    /// thread that polls, posts or registers may block the two signals, because the kernel ends a process that faults
-    /// while the signal is blocked.
+    /// To make these accesses fail, the first registration installs a handler of SIGSEGV and SIGBUS (x86-64 Linux; on
+    /// other processors a memory fault ends the process). Faults of other code reach the action that the signal had
+    /// before. A program that handles these signals should install its handler before the first registration. If the
+    /// program installs a handler later, this later handler receives memory faults first, and should pass unknown
+    /// faults to the action that it replaced, which is the handler of this crate. Otherwise no memory fault reaches the
+    /// handler of this crate until the next registration installs this handler again. No thread that polls, posts or
+    /// registers may block the two signals, because the kernel ends a process that faults while the signal is blocked.
     ///
     /// # Errors
     /// [`Error::UnusableMemory`] if the memory cannot be accessed; [`Error::Create`] if a right or the range is

@@ -40,11 +40,11 @@ const RESOLVE_TIMEOUT: Duration = Duration::from_secs(3);
 /// destruction of the object fails, and destroys no other object.
 ///
 /// The context is closed (`ibv_close_device`) when all clones of the [`crate::Context`] and all its objects of the
-/// types above are dropped. The remaining objects are then destroyed, queue pairs first and protection domains last.
-/// The kernel does the same when a program closes a device of libibverbs. At the end of the process the kernel releases
-/// the port and the memory, so a program may exit without destroying its objects. While a [`QpQueues`], [`SrqQueue`],
-/// [`CqQueue`] or [`CompChannel`] of a closed device exists, the port stays open, and [`crate::Context::open`] of this
-/// port fails.
+/// types above are dropped. Objects that were created through `ContextObjects`, and not destroyed, are then destroyed,
+/// queue pairs first and protection domains last. The kernel does the same when a program closes a device of
+/// libibverbs. At the end of the process the kernel releases the port and the memory, so a program may exit without
+/// destroying its objects. While a [`QpQueues`], [`SrqQueue`], [`CqQueue`] or [`CompChannel`] of a closed device
+/// exists, the port stays open, and [`crate::Context::open`] of this port fails.
 ///
 /// # Cookies
 /// A queue pair, completion queue or shared receive queue has a cookie, given at its creation: in C the pointer
@@ -84,7 +84,8 @@ impl ContextObjects {
         &self.events
     }
 
-    /// Returns the objects that all engines of the device use, whose functions do not need the engine's lock.
+    /// Returns the protection domains, memory regions and completion queues of the device, whose functions do not need
+    /// the engine's lock. Fails after a fatal error.
     fn shared_objects(&self) -> Result<&SharedObjects, Error> {
         self.shared().check()?;
         Ok(&self.shared().objects)
@@ -124,8 +125,8 @@ impl ContextObjects {
         match object {
             Object::Qp(qpn) => {
                 let mut driven = shared.lock()?;
-                // The engine delays an ACK by one poll. Without this ACK, the last SEND of a peer would fail if the
-                // application ends as soon as it has received this SEND.
+                // The engine delays an ACK by one poll. If the application ends as soon as it has received a SEND, the
+                // ACK would not be sent without these polls, and the SEND would fail at the peer.
                 for _ in 0..FAREWELL_POLLS {
                     driven.poll(shared.now());
                 }
@@ -259,7 +260,7 @@ impl ContextObjects {
             }
             shared.resolve(path.dgid, path.sgid_index, RESOLVE_TIMEOUT)?;
         }
-        // Before the engine is locked, because reading the link speed may query the NIC.
+        // The link speed is read before the engine is locked, because the read may query the NIC.
         let link_bits_per_sec = attr.path.as_ref().and_then(|_| shared.link_bits_per_sec());
         let mut driven = shared.lock()?;
         if let Some(path) = &attr.path {

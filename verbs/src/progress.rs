@@ -94,8 +94,9 @@ pub(crate) fn join(server: BackgroundServer) -> io::Result<Membership> {
 }
 
 impl Membership {
-    /// Waits until the server has been dropped. The server is dropped because the caller has set `Shared::stopping` and
-    /// then rung the bell of the device. If the background thread itself is the caller, does not wait.
+    /// Waits until the background thread has dropped the server. Before the call, the caller sets `Shared::stopping`
+    /// and then rings the bell of the device, so that the background thread drops the server. If the background thread
+    /// itself is the caller, does not wait.
     pub(crate) fn leave(&self) {
         let progress = THREAD.get();
         let mut members = progress.lock();
@@ -180,7 +181,8 @@ impl BackgroundThread {
         if !has_joining && !slots.is_empty() && !slots.iter().any(Slot::has_ended) {
             return true;
         }
-        // `Membership::leave` waits until `serving` no longer has the server, so each server is dropped before.
+        // Each server is dropped before its entry in `serving` is removed, because `Membership::leave` waits for the
+        // removal of the entry.
         let ended: Vec<ServerId> = slots.iter().filter(|slot| slot.has_ended()).map(|slot| slot.id).collect();
         slots.retain(|slot| !ended.contains(&slot.id));
         let mut members = self.lock();

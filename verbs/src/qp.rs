@@ -150,7 +150,8 @@ impl Qp {
         Endpoint { lid: 0, qpn: self.qpn, psn: self.first_psn, gid }
     }
 
-    /// Returns the state and the attributes (`ibv_query_qp`); `None` if the engine has no queue pair of this number.
+    /// Returns the state and the attributes (`ibv_query_qp`), also after a fatal error; `None` if the queue pair was
+    /// destroyed through `ContextObjects`, and in a forked process.
     pub fn query(&self) -> Option<(QpState, Attributes)> {
         self.pd.objects.query_qp(self.qpn).map(|(state, attributes, _)| (state, attributes))
     }

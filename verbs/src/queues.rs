@@ -104,8 +104,8 @@ impl QpQueues {
     }
 }
 
-/// Posts of several send work requests. The engine finds them when the batch is dropped, which locks the engine at most
-/// once.
+/// Posts of several send work requests. The drop of the batch makes the work requests visible to the engine, and locks
+/// the engine at most once.
 pub struct SendBatch<'a> {
     // Dropped first: the send queue is unlocked before the engine may be locked.
     send: LockGuard<'a, SendPoster>,
@@ -261,12 +261,12 @@ impl CqQueue {
         Ok(drain(&mut poller))
     }
 
-    /// Removes and returns the oldest completion. If the completion queue is empty, polls the engine once first.
-    /// Returns `None` if the completion queue is empty after this poll, or while another thread polls the completion
-    /// queue.
+    /// Removes and returns the oldest completion. If the completion queue is empty, polls the engine once first, unless
+    /// another thread drives the engine. Returns `None` if the completion queue is still empty, or while another thread
+    /// polls the completion queue.
     ///
     /// # Errors
-    /// The error of [`CqQueue::poll`].
+    /// The errors of [`CqQueue::poll`].
     #[inline]
     pub fn poll_one(&self) -> Result<Option<Cqe>, Error> {
         self.shared.check_process()?;

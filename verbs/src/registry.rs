@@ -47,7 +47,7 @@ impl Drop for Device {
 struct Entry {
     port: PortSpec,
     device: Weak<Device>,
-    /// `SharedState::alive`.
+    /// Weak reference to `SharedState::alive`, which exists until the port is closed.
     alive: Weak<()>,
 }
 
@@ -81,7 +81,7 @@ pub(crate) fn open(spec: &PortSpec, options: &DeviceOptions) -> Result<Arc<Devic
             let reason = "its queues or completion channels are still in use: drop them first".to_owned();
             return Err(OpenError::Open { port: spec.to_string(), reason });
         }
-        // Another thread closes the port, or a queue keeps it open.
+        // Another thread is closing the port, or a queue or completion channel keeps the port open.
         thread::sleep(CLOSE_POLL);
     }
 }

@@ -26,9 +26,10 @@ use rustix::event::{EventfdFlags, Timespec, eventfd};
 
 use crate::inbox::Semaphore;
 
-/// Time in nanoseconds by which the background thread may miss a deadline of the engine after application threads used
-/// the engine. Without this time, nearly every post of an application that sleeps between messages would wake the
-/// background thread, although the application's thread in `CompChannel::wait` meets the deadlines.
+/// Longest delay, in nanoseconds, of the background thread after a deadline of the engine, if application threads have
+/// used the engine. If no delay were permitted, nearly every post of an application that sleeps between messages would
+/// wake the background thread, although a thread of this application soon calls `CompChannel::wait`, becomes the leader
+/// and meets the deadline.
 pub(crate) const LATE_NANOS: u64 = 1_000_000;
 /// Length of the shortest nap, and of each nap while work requests are outstanding.
 pub(crate) const NAP_MIN: Duration = Duration::from_micros(50);
@@ -154,13 +155,14 @@ impl<B: Semaphore> Sleep<B> {
         self.until.store(AWAKE, Ordering::Relaxed);
     }
 
-    /// Returns whether a server sleeps. Called with the engine locked, before each release.
+    /// Returns whether a server sleeps. Called with the engine locked, before each release of the lock.
     #[inline]
     pub(crate) fn is_asleep(&self) -> bool {
         self.until.load(Ordering::Relaxed) != AWAKE
     }
 
-    /// Wakes the sleeping server if it sleeps beyond `next_deadline`. Called with the engine locked.
+    /// Wakes the sleeping server if the server would otherwise miss `next_deadline` (leader), or miss `next_deadline`
+    /// by more than `LATE_NANOS` (background thread). Called with the engine locked.
     #[cold]
     pub(crate) fn ring_if_due(&self, next_deadline: Option<Instant>) {
         let late_nanos = if self.is_led() { 0 } else { LATE_NANOS };

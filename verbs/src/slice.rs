@@ -7,10 +7,11 @@ use std::time::Duration;
 /// Time slice of the background thread: the shortest that the kernel permits.
 const SLICE: Duration = Duration::from_micros(100);
 
-/// Gives the calling thread the time slice [`SLICE`], if its scheduling policy is the default. A thread that wakes up
-/// then displaces a thread with the default slice (3 ms) from its processor at once. Otherwise a program that polls its
-/// memory for a WRITE of the peer would keep the processor until the end of its slice, and the background thread could
-/// not receive this WRITE meanwhile. Linux before 6.12 ignores the request.
+/// If the calling thread has the default scheduling policy, gives this thread the time slice [`SLICE`]. When a thread
+/// with this slice wakes up, the thread displaces a thread with the default slice (3 ms) from the processor at once.
+/// Otherwise a program that polls its memory for a WRITE of the peer would keep the processor until the end of the
+/// program's slice, and the background thread could not receive this WRITE meanwhile. Linux before 6.12 ignores the
+/// request.
 pub(crate) fn shorten() {
     // SAFETY: zeros are a value of each field.
     let mut attr: libc::sched_attr = unsafe { zeroed() };

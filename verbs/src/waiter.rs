@@ -1,6 +1,6 @@
 //! A thread in `CompChannel::wait`. The thread first polls, then sleeps. If no other thread is the leader (`sleep.rs`),
-//! the thread becomes the leader and sleeps on the wake sources of the port itself, so that a frame wakes only this
-//! thread.
+//! the thread becomes the leader and sleeps on the port's wake sources in place of the background thread, so that a
+//! frame wakes only the leader.
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd};

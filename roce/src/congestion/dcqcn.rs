@@ -6,7 +6,7 @@
 //!
 //! ```text
 //!            first CNP: a limiter at the maximum rate
-//!   unlimited ---------------------------------------> CNP: target := current, if the rate rose since a decrease
+//!   unlimited ---------------------------------------> CNP: target := current, if increased since the last decrease
 //!       ^                                                   current := current * (1 - alpha / 2)
 //!       |                                                 |
 //!       |  current = maximum                              v   every rpg_time_reset, and every rpg_byte_reset
@@ -29,9 +29,9 @@ parameters! {
         /// 1: each decrease first sets the target rate to the current rate; 0: the next parameter
         /// (clamp_tgt_rate_after_time_inc) selects the decreases that do so.
         clamp_tgt_rate = 0, in 0 to 1;
-        /// Used only if `clamp_tgt_rate` is 0. If the rate was increased since the last decrease, a decrease first sets
-        /// the target rate to the current rate. 0: this applies only after an increase by bytes; 1: this applies after
-        /// an increase by the timer, too.
+        /// Used only if `clamp_tgt_rate` is 0. 1: if the rate was increased since the last decrease, by bytes or by the
+        /// timer, a decrease first sets the target rate to the current rate. 0: a decrease does so only if the rate was
+        /// increased by bytes since the last decrease.
         clamp_tgt_rate_after_time_inc = 1, in 0 to 1;
         /// Time between rate increases by the timer, in microseconds.
         rpg_time_reset = 55, in 1 to 131_071;

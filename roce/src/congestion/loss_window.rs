@@ -1,10 +1,12 @@
 //! Loss window: the largest number of packets in flight under improved go-back-N, where a loss causes the
 //! retransmission of all packets in flight. Under selective repeat the loss window limits the PSNs sent from una on,
-//! and only packets dropped by a full reorder buffer count as losses. No limit applies before the first loss.
+//! and only packets dropped by a full reorder buffer count as losses. No limit applies before the first loss, and after
+//! the window has grown beyond `LOSS_WINDOW_PKTS_MAX`.
 //!
 //! ```text
-//!   first loss:    a third of the packets acknowledged before the loss, at most 3/4 of the packets sent from una on
-//!   later loss:    window * 3/4
+//!   loss without a limit:    a third of the packets acknowledged while no limit applied,
+//!                            at most 3/4 of the packets sent from una on
+//!   loss with a limit:       window * 3/4, at most 3/4 of the packets sent from una on
 //!   a window acknowledged without a loss:    window * 9/8
 //!   constant on average if 29 % of the windows have a loss; with 1 % of the packets lost: a window of 34 packets
 //! ```

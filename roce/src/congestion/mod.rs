@@ -200,8 +200,9 @@ impl Congestion {
         }
     }
 
-    /// Records a loss: a probe timeout that is reported as a loss (see RTO in docs/GLOSSARY.md); under go-back-N also a
-    /// local ACK timeout, and a PSN sequence error or implied NAK that starts a retransmission.
+    /// Records a loss. Under go-back-N: a local ACK timeout. Under the other recovery schemes: a probe timeout that is
+    /// reported as a loss (see RTO in docs/GLOSSARY.md). Under go-back-N and improved go-back-N also: a PSN sequence
+    /// error or implied NAK after which packets are retransmitted.
     pub(crate) fn on_loss(&mut self, now: Instant) {
         match self {
             Congestion::Swift(swift) => swift.on_loss(now),

@@ -121,7 +121,7 @@ mod tests {
         ) {
             let rate = mbps * 1_000_000;
             let mut pacer = Pacer::new(rate);
-            pacer.on_sent(Instant::from_nanos(START), 1); // uses up the time before START
+            pacer.on_sent(Instant::from_nanos(START), 1); // `next_at` is then at least START - BURST_NANOS
             let gap_max = *gaps.iter().max().unwrap();
             let polls: Vec<u64> = gaps.iter().scan(START, |now, gap| { *now += gap; Some(*now) }).collect();
             let end = *polls.last().unwrap();
@@ -141,8 +141,8 @@ mod tests {
         fn a_burst_is_bounded(mbps in 1..400_000u64, bytes in 62..4170u32, gap in 1..10_000_000u64) {
             let mut pacer = Pacer::new(mbps * 1_000_000);
             let sent = send(&mut pacer, [START, START + gap].into_iter(), bytes);
-            // A burst has at most the bytes of `BURST_NANOS` and one packet. The bound is 1 ns longer, because times
-            // are whole nanoseconds, and 1 byte larger, because `earned` rounds down.
+            // A burst has at most the bytes that the rate permits in `BURST_NANOS`, plus one packet. The bound `most`
+            // adds 1 ns, because times are whole nanoseconds, and 1 byte, because `earned` rounds down.
             let most = earned(mbps * 1_000_000, BURST_NANOS + 1) + u64::from(bytes) + 1;
             prop_assert!(sent.iter().all(|(_, burst)| *burst <= most), "{sent:?}, at most {most}");
         }

@@ -66,7 +66,7 @@ pub struct Swift {
     window: u64,
     /// The last round trip measured, in nanoseconds; 0 before the first sample.
     rtt_nanos: u64,
-    /// Moving average of the share of packets lost, with the weight 1 / [`LOSS_PKTS`], times [`ONE`].
+    /// Share of packets lost, times [`ONE`]: a moving average in which a new packet has the weight 1 / [`LOSS_PKTS`].
     loss_share: u64,
     /// Earliest time of the next decrease of the window.
     no_decrease_before: Instant,

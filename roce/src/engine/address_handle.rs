@@ -1,6 +1,6 @@
-//! Address handles (IBA 11.2.2). All queue pairs with one address vector share an address handle: the header fields of
-//! packets to the peer, and the source required of packets from the peer. If a neighbour changes its MAC, the engine
-//! updates the address handles of this neighbour, but no queue pair.
+//! Address handles (IBA 11.2.2). All queue pairs whose address vectors are equal except for the UDP source port share
+//! an address handle: the header fields of packets to the peer, and the source required of packets from the peer. If a
+//! neighbour changes its MAC, the engine updates the address handles of this neighbour, but no queue pair.
 //!
 //! ```text
 //!   queue pair: dest QPN, UDP source ports, IP identification, AddressHandleId --+
@@ -17,8 +17,8 @@ use super::source::{Source, SourceChecks};
 use crate::id::{Gid, Mac, PKey};
 use crate::wire::{AddressPair, AddressSpec, AddressTemplate, MixedFamilies};
 
-/// Key of an address handle: the fields of the address vector that are in the headers of packets, and whether the peer
-/// is on the link.
+/// Key of an address handle: the fields of the address vector except the MACs and the UDP source port, and whether the
+/// peer is on the link.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct AddressKey {
     pub peer: Gid,
@@ -141,8 +141,8 @@ impl AddressHandles {
         }
     }
 
-    /// Moves a user of the address handle `id` to the address handle with traffic class `traffic_class` whose key is
-    /// otherwise equal. Returns the identifier of the latter.
+    /// Moves a user from the address handle `id` to the address handle whose key has `traffic_class` and is otherwise
+    /// equal. Returns the identifier of the user's address handle: `id`, if `id` has this traffic class already.
     pub(super) fn with_traffic_class(&mut self, id: AddressHandleId, traffic_class: u8) -> AddressHandleId {
         let Some(mut handle) =
             self.get(id).filter(|handle| handle.key.traffic_class != traffic_class).cloned()
@@ -433,7 +433,8 @@ mod tests {
         let moved = Mac([2, 0, 0, 0, 0, 77]);
         engine.neighbour_mut().set_neighbour(ip(2), moved);
         assert!(engine.poll(Instant::ZERO).more, "the last address handle has the old MAC");
-        // Frees the first address handle, which the poll has updated; the last one is still to be updated.
+        // Frees the first address handle, which the poll has updated. The last queue pair then gets a new address
+        // handle in this slot: a copy of the last address handle, which has the old MAC.
         reset(&mut engine, qpns[0]);
         to_rts_with_dcqcn(&mut engine, qpns[QPS - 1]);
         while engine.poll(Instant::ZERO).more {}

@@ -73,9 +73,10 @@ pub(super) fn admit(qp: &Qp, handles: &AddressHandles, packet: &Packet<'_>) -> A
     {
         // A response is accepted if its PSN is from una to max_sent, which is one past the highest PSN sent. If all
         // requests arrived, max_sent is the expected PSN of the responder, and thereby the PSN of a SACK. Two kinds of
-        // response are also accepted down to `STALE_PSNS` below una: responses with a CE mark, so that the mark is
-        // counted, and READ responses, so that the loss timer is rearmed. After a retransmitted READ request the peer
-        // may send stale READ responses for many round trips, before the peer answers the next READ request.
+        // response are also accepted down to `STALE_PSNS` below una: responses with a CE mark, which is counted, and
+        // READ responses, which rearm the loss timer. Otherwise the timer would expire: after a retransmitted READ
+        // request, the peer may send stale READ responses for many round trips, before the peer answers the next READ
+        // request.
         let (una, sent) = rc.requester.in_flight();
         let is_read = packet.info.operation == Operation::ReadResponse;
         let behind = if is_read || packet.congestion_experienced() { STALE_PSNS } else { 0 };
@@ -109,8 +110,8 @@ fn is_in_order(qp: &Qp, packet: &Packet<'_>) -> bool {
     }
 }
 
-/// If `packet` is a request with the expected PSN, or a response to a PSN in flight, stores its UDP source port. All
-/// later packets of the PSN space (requests or responses) must have this UDP source port.
+/// If `packet` is a request with the expected PSN, or a response to a PSN sent from una on, stores its UDP source port.
+/// All later packets of the PSN space (requests or responses) must have this UDP source port.
 #[cold]
 pub(super) fn bind_source_port(qp: &mut Qp, packet: &Packet<'_>) {
     if !is_in_order(qp, packet) {

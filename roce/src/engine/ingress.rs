@@ -72,8 +72,8 @@ impl<P: Port> Engine<P> {
         }
     }
 
-    /// Prefetches the destination queue pairs of a burst, so that the processor loads their state at the same time. The
-    /// table entries of their QPNs are prefetched before; otherwise the look-up of each QPN would wait for its entry.
+    /// Prefetches the destination queue pairs of a burst, so that the processor loads their states concurrently. First,
+    /// the table entries of all QPNs are prefetched; otherwise the look-up of each QPN would wait for its table entry.
     #[inline(never)]
     fn prefetch_qps(&self, frames: &[P::Frame]) {
         let mut numbers = [0; RX_BURST_FRAMES];

@@ -130,7 +130,8 @@ impl Default for DeviceLimits {
 }
 
 const _: () = assert!(TX_QUANTUM_PKTS <= TX_BUDGET_PKTS);
-// If 32 queue pairs lose packets at the same time, each can buffer a default window of packets of the largest path MTU.
+// If 32 queue pairs lose packets at the same time, each can buffer `DEFAULT_WINDOW_PKTS` packets of the largest path
+// MTU.
 const _: () = assert!(REORDER_BYTES >= 32 * DEFAULT_WINDOW_PKTS as usize * REORDER_REQUEST_BYTES);
 // A packet before the last packet of a window must request an ACK. Otherwise, after each window, the requester would
 // send nothing for one round-trip time.

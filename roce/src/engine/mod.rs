@@ -121,8 +121,8 @@ impl EngineConfig {
 pub struct Progress {
     /// Frames received, including dropped frames.
     pub rx_frames: usize,
-    /// RoCE packets sent, CNPs included, and local operations executed; ARP, neighbour discovery and ICMP frames are
-    /// not counted.
+    /// Sum of the RoCE packets sent, the due CNPs discarded and the local operations executed. ARP, neighbour discovery
+    /// and ICMP frames are not counted.
     pub tx_pkts: u32,
     /// Whether the bounds of one poll left work undone; if so, the next poll is due at once.
     pub more: bool,
@@ -455,7 +455,8 @@ impl<P: Port> Engine<P> {
 
     /// Updates the timer entries of queue pairs whose deadline an ACK postponed or cancelled, so that
     /// [`Engine::next_deadline`] returns only times at which work is due. An ACK itself does not update these entries,
-    /// because a poll that finds no work due costs less. A thread that is about to sleep calls this function.
+    /// because this update costs more than a later poll that finds no work due. A thread that is about to sleep calls
+    /// this function.
     pub fn settle_timers(&mut self) {
         for _ in 0..TIMER_CHECKS_PER_POLL {
             if !self.timers.settle() {

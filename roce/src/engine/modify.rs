@@ -333,8 +333,8 @@ fn updated(now: &Attributes, attr: &QpAttr) -> Attributes {
     }
 }
 
-/// Checks that `attr` does not change the recovery scheme or the placement after the transition to RTR, because the
-/// responder uses both from RTR on.
+/// After the transition to RTR, checks that `attr` changes neither the recovery scheme nor the placement, because the
+/// responder already uses these two attributes.
 fn check_fixed(attr: &QpAttr, state: QpState, now: &ConnAttr) -> Result<(), ModifyError> {
     if matches!(state, QpState::Reset | QpState::Init) {
         return Ok(());

@@ -106,7 +106,7 @@ impl Service {
 }
 
 /// The connection of a queue pair, from RTR on.
-#[repr(C)] // the order puts the cache lines that each message needs side by side
+#[repr(C)] // the order of the fields groups the cache lines that each message needs
 pub(super) struct Connection {
     pub service: Service,
     /// Address handle of the peer. The address handle counts this connection as one of its users.
@@ -117,7 +117,7 @@ pub(super) struct Connection {
     pub access: Access,
 }
 
-/// A queue pair. The order of the fields puts the cache lines that a SEND needs side by side, in the ranges
+/// A queue pair. The order of the fields groups the cache lines that the engine accesses for a message, in the ranges
 /// [`Qp::SEND`], [`Qp::BOTH`] and [`Qp::RECEIVE`]:
 ///
 /// ```text

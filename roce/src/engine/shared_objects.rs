@@ -30,7 +30,7 @@ struct Control {
 /// methods may be called on any thread, also while other threads poll the engines.
 ///
 /// # Example
-/// Two engines of one device; a completion queue or memory region can be used by queue pairs of both:
+/// Two engines of one device; queue pairs of each engine can use the same completion queue and memory region:
 ///
 /// ```
 /// # use roce::engine::{Engine, EngineConfig, SharedObjects};

@@ -34,9 +34,9 @@ pub(super) enum SourcePort {
 /// MAC, IP addresses and VLAN required of packets from a peer.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Source {
-    /// Required source MAC. `None` if the source MAC is not checked, or if the peer is not on the link. In the second
-    /// case, packets from the peer have the MAC of a gateway that is unknown, because packets to the peer may use
-    /// another gateway (VRRP, asymmetric routes).
+    /// Required source MAC. `None` if the source MAC is not checked, or if the peer is not on the link. If the peer is
+    /// not on the link, the source MAC of its packets is the MAC of a gateway. This gateway is unknown, because packets
+    /// to the peer may use another gateway (VRRP, asymmetric routes).
     pub mac: Option<Mac>,
     /// Required source and destination IP address: the addresses of the peer and of the queue pair.
     pub addresses: AddressPair,

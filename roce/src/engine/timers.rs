@@ -6,6 +6,9 @@
 //!                                                    not yet due:         entry in `heap`, at `due`
 //! ```
 //!
+//! If `due` is less than `TIMER_CHECK_NANOS` away, `ring` is full, or `heap` has a later entry of the queue pair, the
+//! entry is inserted into `heap` at once.
+//!
 //! If an ACK postpones or cancels a deadline, the entry does not change. When the entry expires, `due` is compared with
 //! the clock. The queue pair, whose state is probably in no cache, is accessed only if `due` has passed. Most entries
 //! never reach the heap, because most ACKs arrive within `TIMER_CHECK_NANOS`.
@@ -21,8 +24,9 @@ const ABSENT: u32 = u32::MAX;
 #[derive(Clone, Copy, Debug)]
 struct Timer {
     due: OptionalInstant,
-    /// Time of the entry of the queue pair in `heap`; if `heap` has none, time of the entry last added to `ring`. `NONE`
-    /// if neither was added since an entry was last removed; older entries may remain in `ring`. Never later than `due`.
+    /// Time of the entry of the queue pair in `heap` or, if `heap` has none, of the entry last added to `ring`. The
+    /// removal of a valid entry sets `NONE`, although further entries of the queue pair may remain in `ring`. Never
+    /// later than `due`; `NONE` is later than all times.
     entry: OptionalInstant,
 }
 
@@ -72,7 +76,8 @@ impl Timers {
         }
     }
 
-    /// Sets the deadline of the queue pair with index `slot` to `deadline`, unless its deadline is earlier.
+    /// Sets the deadline of the queue pair with index `slot` to `deadline`, unless the queue pair already has an
+    /// earlier deadline.
     #[inline]
     pub(super) fn no_later_than(&mut self, slot: usize, deadline: Instant, now: Instant) {
         let Some(timer) = self.timers.get(slot) else { return };

@@ -102,9 +102,9 @@ impl Memory {
     /// time. The application accepts that its accesses race with those of the engine. No slice passed to
     /// [`Memory::read`] or [`Memory::write`] overlaps these bytes.
     ///
-    /// If the memory is not mapped any more, not accessible, or beyond the end of its file, a copy fails with
-    /// [`MemoryFault`] if [`super::CAN_RECOVER`] is true and the program handles SIGSEGV and SIGBUS as the crate
-    /// `verbs` does. Otherwise the process ends.
+    /// If the memory is not mapped any more, not accessible, or beyond the end of its file, a copy causes a memory
+    /// fault. If [`super::CAN_RECOVER`] is true, and the program handles SIGSEGV and SIGBUS as the crate `verbs` does,
+    /// this copy fails with [`MemoryFault`]. Otherwise the process ends.
     pub unsafe fn from_raw(base: *mut u8, len_bytes: usize) -> Option<Self> {
         fault::detect();
         match NonNull::new(base) {
@@ -250,8 +250,8 @@ mod tests {
     #[test]
     fn a_copy_changes_its_bytes_and_no_others() {
         check_copies();
-        // Then without AVX-512, and then without AVX, too. Meanwhile tests on other threads also copy without these
-        // vectors.
+        // Repeats the checks without AVX-512, and then without AVX-512 and AVX. Meanwhile tests on other threads also
+        // copy without these vectors.
         fault::without_vectors(check_copies);
     }
 

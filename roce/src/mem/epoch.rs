@@ -1,9 +1,10 @@
-//! Epochs: an engine is inside its epoch while it may use memory regions. `Epochs::wait` returns when every engine has
-//! left the epoch in which it was, so that a region that was removed from the table can be freed.
+//! Epochs: an engine is inside its epoch while it may use memory regions. `Epochs::wait` returns when each engine that
+//! was inside its epoch has left this epoch. Then no engine uses a region that was removed from the table before
+//! `wait`, and the region can be freed.
 //!
 //! ```text
 //!   engine       enter: count becomes odd  -> loads pointers, uses regions ->  leave: count becomes even
-//!   deregister   replaces a pointer by null -> wait: reads each count; waits while it is the same odd number
+//!   deregister   replaces a pointer by null -> wait: reads each count; waits while the count is odd and unchanged
 //! ```
 //!
 //! `enter` stores the count and then adds 1 to `order`; `wait` adds 1 to `order` and then loads the count. The two

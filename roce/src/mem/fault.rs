@@ -58,8 +58,8 @@ pub(super) unsafe fn store(from: *const u8, to: *mut u8, last: usize) -> Result<
     if faulted == 0 { Ok(()) } else { Err(MemoryFault) }
 }
 
-/// Calls `check` twice: first while copies use no vectors of 64 bytes, then while copies use vectors of at most 16
-/// bytes. Meanwhile this also applies to copies of other threads.
+/// If [`CAN_RECOVER`] is true, calls `check` twice: first while copies, also of other threads, use no vectors of 64
+/// bytes, then while these copies use vectors of at most 16 bytes. Otherwise calls `check` once.
 #[cfg(test)]
 pub(super) fn without_vectors(check: fn()) {
     routines::without_vectors(check);
@@ -76,14 +76,15 @@ pub struct FaultSite {
     pub to: usize,
     /// Source, if a copy routine caused the fault (x86-64: `rsi`).
     pub from: usize,
-    /// Number of bytes, if a copy routine caused the fault (x86-64: `rdx`).
+    /// If a copy routine caused the fault: number of bytes that the routine copies from registered memory, or one less
+    /// than the number of bytes that the routine copies to registered memory (x86-64: `rdx`).
     pub count: usize,
 }
 
 impl FaultSite {
     /// Returns the instruction pointer at which the thread must continue, so that its copy returns a [`MemoryFault`].
-    /// `None` if no copy routine caused the fault, or if the address is not in the registered memory of the copy; such
-    /// a fault belongs to the program. The function only compares numbers, so a signal handler can call it.
+    /// `None` if no copy routine caused the fault, or if `addr` is not in the registered memory of the copy; the
+    /// program must handle such a fault. The function only compares numbers, so a signal handler can call the function.
     pub fn recovery(&self) -> Option<usize> {
         let routines = routines::all();
         let (code, stores) = routines.iter().find(|(code, _)| code.contains(&self.instruction))?;
@@ -107,20 +108,21 @@ mod routines {
     use std::sync::Once;
     use std::sync::atomic::{AtomicBool, Ordering};
 
-    /// Length in bytes of the shortest copy for which the routines use 64-byte registers: at most 63 bytes up to an
-    /// aligned address, and then four registers.
+    /// Smallest `rdx`, in bytes, for which the routines use 64-byte registers. This minimum covers at most 63 bytes up
+    /// to an aligned address, and then one round of four registers (256 bytes).
     const AVX512_BYTES_MIN: usize = 320;
 
     static HAS_AVX: AtomicBool = AtomicBool::new(false);
     static HAS_AVX512: AtomicBool = AtomicBool::new(false);
 
-    // Arguments: rdi = destination, rsi = source, rdx = number of bytes. No routine changes these registers, because
-    // `FaultSite::recovery` reads them. `roce_store` copies one byte more than rdx, the last one, after all others.
+    // Arguments: rdi = destination, rsi = source, rdx = number of bytes (`roce_load`) or number of bytes minus 1
+    // (`roce_store`, which copies the last byte after all others). No routine changes these registers, because
+    // `FaultSite::recovery` reads them.
     //
-    // Copies of up to 256 bytes (without AVX: 128 bytes) use vectors from the first byte on and vectors up to the last
-    // byte, which overlap in the middle. Longer copies store to aligned addresses, four vectors at a time, and then
-    // store the last four vectors. With vectors of 64 bytes, a copy of 4 KiB takes as long as two calls of the C
-    // library with 2 KiB each, and less time than one call with 4 KiB.
+    // Copies of 16 to 256 bytes (without AVX: 128 bytes) use some vectors from the first byte on, and as many
+    // vectors up to the last byte; the two groups may overlap. Longer copies store to aligned addresses, four
+    // vectors at a time, and then store the last four vectors. With vectors of 64 bytes, a copy of 4 KiB takes as long
+    // as two calls of the C library with 2 KiB each, and less time than one call with 4 KiB.
     global_asm!(
         ".macro roce_finish is_store",
         ".if \\is_store",

@@ -18,7 +18,7 @@ fn is_open(view: &MemoryView, lkey: LKey) -> bool {
     view.open_local(PD, lkey, 0, 8, Access::NONE).is_ok()
 }
 
-/// `bytes` represents the memory of the region, which the application uses again after deregistration.
+/// `bytes` represents the memory of the region. After deregistration the application uses this memory again.
 #[test]
 fn a_deregistered_region_is_not_touched() {
     loom::model(|| {

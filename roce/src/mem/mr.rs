@@ -14,7 +14,8 @@ pub struct PdId(pub u32);
 pub struct Access(pub u32);
 
 impl Access {
-    /// No access right except that of local work requests to read the region.
+    /// The empty set. Local work requests may read a region registered with this set, as they may read every region
+    /// that is not invalidated.
     pub const NONE: Access = Access(0);
     /// Local work requests may write to the region (receives, RDMA READ).
     pub const LOCAL_WRITE: Access = Access(1);
@@ -26,7 +27,7 @@ impl Access {
     pub(crate) const REMOTE_ATOMIC: Access = Access(1 << 3);
     /// Local work requests may read the region. Every region has this right until the region is invalidated.
     const LOCAL_READ: Access = Access(1 << 31);
-    /// All rights that this engine supports.
+    /// All rights that the application may set for a region or a queue pair.
     pub const ALL: Access = Access(0xF);
 
     /// Returns whether all rights of `other` are in this set.

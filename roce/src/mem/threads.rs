@@ -20,8 +20,9 @@ impl Drop for EndOnDrop {
     }
 }
 
-/// One thread copies to the region whose key the other thread has stored in `key`. The other thread registers and
-/// deregisters a region in each round. After the deregistration only the application accesses the bytes.
+/// One thread, the engine, copies to the region whose key is in `key`. The other thread, the application, registers a
+/// region, stores its key in `key`, and deregisters the region, in each round. After the deregistration only the
+/// application accesses the bytes.
 #[test]
 fn two_threads_copy_and_deregister() {
     let table = Arc::new(MemoryTable::new(2));
@@ -51,7 +52,8 @@ fn two_threads_copy_and_deregister() {
         let (lkey, _) = registered.expect("there is room");
         let before = copies.load(Ordering::Relaxed);
         key.store(lkey.0, Ordering::Relaxed);
-        // In most rounds the region is deregistered while the other thread looks up the key or copies.
+        // In every eighth round this thread waits for a copy, so that the engine copies at all. In the other rounds the
+        // engine may look up the key or copy during the deregistration.
         while round % 8 == 0 && copies.load(Ordering::Relaxed) == before {
             thread::yield_now();
         }

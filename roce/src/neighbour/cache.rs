@@ -10,6 +10,9 @@
 //!                          +-------> Incomplete
 //! ```
 //!
+//! If the cache is full, an entry in state `Failed` or `Known` is evicted to make room for a new entry. Configured
+//! entries are not evicted.
+//!
 //! A received frame never creates an entry, so received frames cannot fill the cache. A received frame changes the
 //! Ethernet address of an entry only if the frame is a reply to an outstanding query. A verification (state `Probing`)
 //! first sends unicast queries to the Ethernet address in use; this address is replaced only if these queries got no
@@ -165,7 +168,8 @@ impl Cache {
         self.generation
     }
 
-    /// Increments the generation, because a change outside the cache may change results of resolution.
+    /// Increments the generation after a change of a gateway, because this change may change the results of
+    /// [`super::Neighbour::resolve`].
     pub(super) fn renew(&mut self) {
         self.generation += 1;
     }

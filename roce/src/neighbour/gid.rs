@@ -12,8 +12,8 @@ use std::net::{IpAddr, Ipv6Addr};
 
 use crate::id::{Gid, Mac};
 
-/// Largest number of entries of a GID table: at most 256, because the source GID index of verbs (`sgid_index`) has 8
-/// bits.
+/// Largest number of entries of a GID table. This constant must not exceed 256, because the source GID index of verbs
+/// (`sgid_index`) has 8 bits.
 pub const GIDS_MAX: usize = 128;
 
 pub(crate) const LINK_LOCAL_INDEX: usize = 0;
@@ -213,7 +213,7 @@ impl GidTable {
 
     /// Returns the index of the source address for packets to `destination`; `None` if no address qualifies. The source
     /// address has the IP family of `destination`. For a unicast `destination`, in order of preference:
-    /// 1. `destination` itself;
+    /// 1. `destination` itself, if `destination` is an address of the port;
     /// 2. of the addresses whose subnet contains `destination`, the address with the longest prefix;
     /// 3. the first address that is not link-local, unless `destination` is an IPv6 link-local address.
     pub fn select_for(&self, destination: IpAddr) -> Option<usize> {

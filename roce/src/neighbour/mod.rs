@@ -227,14 +227,15 @@ impl Neighbour {
     /// Sets the Ethernet address of the neighbour `ip`; received frames do not change this address. Returns false if
     /// the cache is full and no entry may be evicted.
     pub fn set_neighbour(&mut self, ip: IpAddr, mac: Mac) -> bool {
-        // On a shared port an entry may be evicted, because the kernel can be queried again. A configured entry is not
-        // evicted, otherwise its MAC would be lost.
+        // On a shared port the entry may be evicted, because the kernel can be queried again. On a dedicated port the
+        // MAC is from the configuration (`Origin::Configured`): the entry is not evicted, otherwise its MAC would be
+        // lost.
         let origin = if self.mode == Mode::Shared { Origin::Asked } else { Origin::Configured };
         self.cache.set(Gid::from(ip).ip(), mac, origin)
     }
 
-    /// Marks `ip` unreachable, because the kernel found no neighbour: [`Neighbour::resolve`] returns `Unreachable` for
-    /// 1 s. Does not change entries that the configuration has set.
+    /// Marks `ip` unreachable: [`Neighbour::resolve`] returns `Unreachable` for 1 s. To be called if the kernel of a
+    /// shared port found no neighbour `ip`. If the MAC of `ip` is from the configuration, the call has no effect.
     pub fn set_unreachable(&mut self, ip: IpAddr, now: Instant) {
         self.cache.give_up(Gid::from(ip).ip(), now);
     }
@@ -268,7 +269,7 @@ impl Neighbour {
     }
 
     /// Iterates over the neighbours that are being resolved or verified. On a shared port the caller looks up their
-    /// MACs in the kernel. The iterator yields a neighbour until the neighbour is resolved or unreachable.
+    /// MACs in the kernel. Each call includes a neighbour until this neighbour is resolved or unreachable.
     pub fn wanted(&self) -> impl Iterator<Item = IpAddr> {
         self.cache.wanted()
     }
@@ -351,7 +352,8 @@ impl Neighbour {
 
     fn send_ask(&mut self, Ask { ip, probe }: Ask) {
         let source = self.gids.select_for(ip).and_then(|index| self.gids.get(index)).copied();
-        // If the port's address in the subnet of `ip` was removed after the lookup, no query is sent.
+        // If no address of this port can be the source of the query (for example, because all addresses of the IP
+        // family of `ip` were removed after the call of `resolve`), no query is sent.
         let Some(source) = source else { return };
         match (source.ip(), ip) {
             (IpAddr::V4(own), IpAddr::V4(target)) => {

@@ -146,7 +146,8 @@ impl<F: AsRef<[u8]>> Direction<F> {
         }
     }
 
-    /// Applies the impairments to `frame`. If `frame` is dropped, returns it, so that the caller can reuse its buffer.
+    /// Applies the impairments to `frame`. If `frame` is dropped, returns `frame`, so that the caller can reuse the
+    /// buffer.
     fn admit(&mut self, frame: F) -> Option<F> {
         self.tally.frames += 1;
         if self.drop.hits(|| self.rng.next_u32()) {
@@ -513,8 +514,8 @@ mod tests {
         let config = FaultConfig {
             drop_probability: SOME,
             // The reorder probability is below 1, otherwise no random number would be drawn for reordering. The
-            // duplicate probability is 0, because duplicates overtake and release held frames, and `held` might not
-            // become full.
+            // duplicate probability is 0, because each duplicate counts as a frame that overtakes the held frames: held
+            // frames would be released earlier, and `held` might not become full.
             reorder_probability: Probability(0.999_999_999),
             corrupt_probability: SOME,
             ..FaultConfig::default()

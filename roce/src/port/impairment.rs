@@ -128,7 +128,8 @@ impl Action {
     /// later frames that overtake a reordered frame.
     ///
     /// # Errors
-    /// A number is missing, is of another action, or is out of its range.
+    /// A number that this action needs is missing or out of its range, or a number is given that this action does not
+    /// have.
     pub fn impairment(self, micros: Option<u64>, behind: Option<u32>) -> Result<Impairment, &'static str> {
         if micros.is_some() && self != Action::Delay {
             return Err("micros goes with action = \"delay\" alone");

@@ -15,8 +15,8 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use super::{Port, PortCaps};
 
-/// Largest number of buffers that `tx_reserve` checks to find a free buffer. Receivers drop frames nearly in the order
-/// of sending, so a free buffer is soon found.
+/// Largest number of buffers that `tx_reserve` checks to find a free buffer. The receiver frees buffers nearly in the
+/// order in which they were sent, so a free buffer is soon found.
 const SEARCH_MAX: usize = 64;
 
 struct Buffer {
@@ -100,8 +100,8 @@ impl LoopbackPort {
         let ahead = (self.buffers.len() - self.reserved).min(SEARCH_MAX);
         let mut places = (self.next..self.next + ahead).map(|place| place % self.buffers.len());
         let Some(found) = places.find(|place| self.buffers.get(*place).is_some_and(is_free)) else {
-            // Advances `next`, so that the next search checks other buffers. While buffers are reserved, `next` does
-            // not change, because the reserved buffers are those directly before `next`.
+            // If no buffer is reserved, advances `next`, so that the next search checks other buffers. If buffers are
+            // reserved, `next` does not change, because the reserved buffers must be directly before `next`.
             if self.reserved == 0 {
                 self.next = (self.next + ahead) % self.buffers.len().max(1);
             }

@@ -51,9 +51,9 @@ pub const PHANTOM_ICRC: u32 = 0;
 /// Each engine has a `Port` of its own.
 ///
 /// Contract:
-/// * One thread at a time calls methods of the port, which `&mut self` ensures. If several threads
-///   drive an engine in turn, its port must be `Send`; a port of one thread, such as a simulated port, need not be. No
-///   method blocks.
+/// * `&mut self` ensures that one thread at a time calls methods of the port. If several threads drive an engine in
+///   turn, the port of this engine must be `Send`; a port used by only one thread, such as a simulated port, need not
+///   be `Send`. No method blocks.
 /// * A received frame is one contiguous run of bytes, and belongs to the caller until the caller drops the frame.
 /// * The next `tx_flush` sends every buffer that `tx_reserve` has returned and `tx_cancel` has not cancelled, in order.
 ///   The caller must fill these buffers completely. The initial contents of a buffer are unspecified.

@@ -104,8 +104,8 @@ pub struct QpInit {
 /// Order in which payloads of the peer's SENDs and WRITEs are placed (compare `ibv_query_qp_data_in_order`).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Placement {
-    /// Payloads are placed in PSN order, each with its last byte last: if a program sees that the last byte of a
-    /// message was written, the whole message is placed.
+    /// Payloads are placed in PSN order, and the last byte of each payload is written last: if a program sees that the
+    /// last byte of a message was written, the whole message is placed.
     #[default]
     InOrder,
     /// Payloads of WRITEs, and under selective repeat also of SENDs, are placed on arrival, even if out of order (RFC
@@ -156,8 +156,9 @@ pub struct QpAttr {
     /// Order in which the peer's payloads are placed. Extension to `ibv_qp_attr`. Default: in order. Cannot be
     /// changed after the transition to RTR.
     pub placement: Option<Placement>,
-    /// Congestion control of this sender. Extension to `ibv_qp_attr`. Default: the scheme of the device. After the
-    /// transition to RTS, takes effect only at a transition of a reliable connection from SQD to SQD.
+    /// Congestion control of the requests and READ responses that this queue pair sends. Extension to `ibv_qp_attr`.
+    /// Default: the scheme of the device. After the transition to RTS, a change takes effect only on a reliable
+    /// connection, and only if the change is part of a transition from SQD to SQD.
     pub congestion: Option<CongestionScheme>,
 }
 
@@ -227,7 +228,8 @@ pub struct ConnAttr {
     pub recovery: RecoveryScheme,
     /// Order in which the peer's payloads are placed.
     pub placement: Placement,
-    /// Congestion control of this sender; `None`: the scheme of the device.
+    /// Congestion control of the requests and READ responses that this queue pair sends; `None`: the scheme of the
+    /// device.
     pub congestion: Option<CongestionScheme>,
 }
 

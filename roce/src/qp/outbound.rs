@@ -13,7 +13,7 @@ use crate::wire::{FrameParts, PacketSpec, RecvEth};
 enum Payload<'a> {
     /// One contiguous range.
     One(Span<'a>),
-    /// A range of a list of several entries.
+    /// A range of a scatter/gather list of several entries.
     Several(Lists<'a>),
 }
 
@@ -37,7 +37,8 @@ pub(crate) fn send_segment<P: Port>(
         spec.solicited = part.is_last && takes_receive(&wqe.op);
     }
     let (offset, len) = (part.offset, part.payload_len);
-    // The memory is checked before a transmit buffer is reserved, so that only a memory fault cancels a reservation.
+    // The memory is checked before a transmit buffer is reserved, so that a reserved buffer is cancelled only at a
+    // memory fault.
     let mut payload = if wqe.inline {
         Payload::One(open.inline_span(offset, len))
     } else if let Some(opened) = open_one(tx.memory, tx.pd, &wqe.list, offset, len, Access::NONE) {
@@ -58,8 +59,8 @@ pub(crate) fn send_segment<P: Port>(
     })
 }
 
-/// Copies bytes of a list of several entries, which was checked just before, to `out`. Not inlined, so that the code
-/// for one entry stays short.
+/// Copies `out.len()` bytes of a scatter/gather list of several entries to `out`, from byte `offset` of the list on.
+/// The caller has checked this range. Not inlined, so that the code for a list of one entry stays short.
 #[inline(never)]
 fn gather(lists: &mut Lists<'_>, list: &SgList, offset: u32, out: &mut [u8]) -> Result<(), MemoryFault> {
     lists.gather(list, offset, out).map_err(|_| MemoryFault)

@@ -116,7 +116,7 @@ impl Outstanding {
         self.read_requests += 1;
     }
 
-    /// Returns the number of READ requests in flight: sent, and with a response at or above `una`.
+    /// Returns the number of READ requests in flight: sent, and not all of their responses are below `una`.
     #[inline]
     pub(crate) fn read_requests_in_flight(&self, una: Psn) -> u32 {
         if self.read_pkts_max == u32::MAX {

@@ -36,10 +36,10 @@ enum Step {
         is_read: bool,
     },
     Assign,
-    /// Acknowledges this part of the unacknowledged PSNs, in 1/256.
+    /// Acknowledges `.0` / 256 of the unacknowledged PSNs.
     Ack(u32),
-    /// Looks up the PSN at `.0` / 256 of the assigned PSNs; also the first PSN of each assigned work request, and one
-    /// past its last PSN.
+    /// Looks up the PSN at `.0` / 256 of the assigned PSNs. Also looks up the first PSN of each assigned work request,
+    /// and the PSN after its last PSN.
     Find(u32),
 }
 

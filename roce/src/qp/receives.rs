@@ -55,8 +55,8 @@ impl Receives {
         }
     }
 
-    /// Returns the receive `index` positions after the current receive; `None` with an SRQ, because the receive of a
-    /// later message is taken only at the first packet of this message.
+    /// Returns the receive `index` positions after the current receive; `None` with an SRQ, because the queue pair
+    /// takes a receive from the SRQ only when a message needs the receive.
     pub(crate) fn nth(&mut self, index: u32) -> Option<&RecvWqe> {
         match self {
             Receives::Own(queue) => queue.nth(index),

@@ -31,7 +31,7 @@ const NOT_ARMED: u8 = 0;
 const ARMED_FOR_SOLICITED: u8 = 1;
 const ARMED_FOR_ANY: u8 = 2;
 
-/// Returns the value of `SharedCq::armed` after a request of `notify`.
+/// Returns the value of `SharedCq::armed` that stands for a pending request of `notify`.
 fn armed_for(notify: Notify) -> u8 {
     match notify {
         Notify::Solicited => ARMED_FOR_SOLICITED,
@@ -113,8 +113,9 @@ impl CqPoller {
     #[inline]
     pub fn pop(&mut self) -> Option<Cqe> {
         // With one ring, a completion that an earlier call has already seen in the ring is returned at once. Other
-        // completions are returned by `pop_in_turn`, which also looks for new rings. If a busy first ring were polled
-        // without this look, the ring of a second engine would never be found.
+        // completions are returned by `pop_in_turn`, which also takes new rings. If this branch also looked for new
+        // completions of the one ring, `pop_in_turn` would not be called while this ring is busy, and the ring of a
+        // second engine would not be polled.
         if let [ring] = self.rings.as_mut_slice()
             && let Some(cqe) = ring.pop_seen()
         {
@@ -192,11 +193,12 @@ impl CqNotifier {
 pub(crate) enum Written {
     /// The completion was queued.
     Queued,
-    /// The completion was queued; it is the first since the last call of [`CompletionQueue::is_notification_due`].
+    /// The completion was queued, as the first since the last call of [`CompletionQueue::is_notification_due`].
     First,
-    /// The completion was dropped, because a ring of the queue was full. It is the first that this engine dropped.
+    /// The completion was dropped, because the ring of this engine was full. This engine has dropped no completion
+    /// before.
     Overflow,
-    /// The completion was dropped, because the queue has overflowed.
+    /// The completion was dropped, because this engine knows that a ring of the queue was full.
     Dropped,
 }
 

@@ -169,8 +169,9 @@ impl<T: Copy + Send, S> Producer<T, S> {
         self.tail.wrapping_sub(self.head_seen) + count <= self.limit || self.grow(count)
     }
 
-    /// If the depth permits `count` elements besides the published elements, replaces the cells by enough cells for all
-    /// these elements. The number of cells at least doubles. Returns whether the depth permits the elements.
+    /// If the depth permits `count` elements besides the published and staged elements, replaces the cells by enough
+    /// cells for all these elements. The number of cells at least doubles. Returns whether the depth permits the
+    /// elements.
     #[cold]
     #[inline(never)]
     fn grow(&mut self, count: u32) -> bool {

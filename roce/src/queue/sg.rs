@@ -7,9 +7,9 @@ use crate::mem::{Access, MemoryError, MemoryView, PdId, Span};
 
 /// The scatter/gather entries after the first entry of each list.
 pub(crate) enum RestSges<'a> {
-    /// Ring of the entries of all work requests of a queue.
+    /// Ring of these entries, for all work requests of a queue.
     Ring(&'a mut Option<Box<Consumer<Sge>>>),
-    /// Entries of the receive that a queue pair has taken from its SRQ.
+    /// These entries of the receive that a queue pair has taken from its SRQ.
     Held(&'a [Sge]),
 }
 

@@ -114,8 +114,9 @@ impl SendPoster {
         })
     }
 
-    /// Calls `queue` with the list of `data`, and whether its bytes are in the inline memory. Requires that the queue
-    /// has room for the work request.
+    /// Stages the entries of `data`, or copies the bytes of `data` to the inline memory. Then calls `queue` with the
+    /// list; the second argument is true if the bytes are in the inline memory. Requires that the queue has room for
+    /// the work request.
     #[inline(always)] // See `SendPoster::stage`.
     fn with_list(
         &mut self,
@@ -269,7 +270,8 @@ mod tests {
         posted
     }
 
-    /// Stages a work request, and gives it payloads, of which the last replaces the others.
+    /// Stages a work request with a list of two entries, and replaces its payload once for each element of `inlines`:
+    /// by inline bytes if the element is true, by a list of one entry if the element is false.
     fn stage(poster: &mut SendPoster, wr_id: u64, inlines: &[bool]) -> Result<(), PostError> {
         let (bytes, sge) = (wr_id.to_be_bytes(), Sge { addr: wr_id, len_bytes: 8, lkey: LKey(1) });
         let sges = [sge; 2];

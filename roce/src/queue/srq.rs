@@ -112,7 +112,7 @@ impl SrqTable {
         true
     }
 
-    /// Removes the oldest receive, and copies its scatter entries after the first to `rest`.
+    /// Removes the oldest receive. Copies all scatter entries of the receive, except the first, to `rest`.
     pub(crate) fn take(&mut self, srq: SrqId, rest: &mut [Sge]) -> Option<RecvWqe> {
         let wqe = self.queues.get_mut(srq.0)?.receives.take(rest)?;
         self.check_limit(srq);

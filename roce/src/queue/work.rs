@@ -42,8 +42,8 @@ pub(super) struct PosterConfig {
 }
 
 impl PosterConfig {
-    /// `max_sges` is at most `MAX_SGE`. `slot` is the index of a queue pair, or larger than all indices, so that no
-    /// doorbell is set.
+    /// Creates the parameters of a poster. `max_sges` is at most `MAX_SGE`. `slot` is the index of a queue pair; or
+    /// `slot` is larger than all indices, so that no doorbell is set.
     pub(super) fn new(max_sges: u32, signal_all: bool, slot: usize) -> Self {
         let slot = u32::try_from(slot).unwrap_or(u32::MAX);
         PosterConfig { max_sges: u16::try_from(max_sges).unwrap_or(u16::MAX), signal_all, slot }
@@ -94,8 +94,8 @@ pub(super) fn work_queue<W: Wqe>(
 }
 
 impl<W: Wqe> WorkPoster<W> {
-    /// Returns an error if the state of the queue pair does not allow a post. [`WorkPoster::push`] checks whether the
-    /// queue has room.
+    /// Returns an error if the state of the queue pair does not allow a post. [`WorkPoster::check_room`] checks whether
+    /// the queue has room.
     #[inline]
     pub(super) fn admit(&self) -> Result<(), PostError> {
         if self.wqes.mode() == Posting::Refused as u8 { Err(PostError::WrongState) } else { Ok(()) }
@@ -139,8 +139,8 @@ impl<W: Wqe> WorkPoster<W> {
         Ok((position, len_bytes))
     }
 
-    /// Stages `wqe`: the engine does not find it before [`WorkPoster::publish`]. Requires that [`WorkPoster::admit`] and
-    /// [`WorkPoster::check_room`] succeeded, and then [`WorkPoster::stage_sges`].
+    /// Stages `wqe`: the engine does not find `wqe` before [`WorkPoster::publish`]. Requires that
+    /// [`WorkPoster::admit`], [`WorkPoster::check_room`] and [`WorkPoster::stage_sges`] have succeeded, in this order.
     #[inline]
     pub(super) fn stage(&mut self, wqe: W) {
         self.wqes.stage(wqe);
@@ -167,12 +167,13 @@ impl<W: Wqe> WorkPoster<W> {
         self.wqes.last_staged()
     }
 
-    /// Removes the work request staged last, without its entries.
+    /// Removes the work request staged last. [`WorkPoster::unstage_sges`] must have removed its entries before.
     pub(super) fn unstage(&mut self) {
         self.wqes.unstage(1);
     }
 
-    /// Removes the entries after the first of the list of the work request staged last.
+    /// Removes all staged entries of `list`, except the first, which is not in the ring. Requires that `list` is the
+    /// list of the work request staged last.
     pub(super) fn unstage_sges(&mut self, list: &SgList) {
         self.sges.iter_mut().for_each(|sges| sges.unstage(list.rest_count()));
     }
@@ -259,8 +260,8 @@ impl<W: Wqe> WorkQueue<W> {
         self.sges.iter_mut().for_each(|sges| sges.release(count));
     }
 
-    /// Releases the oldest work request as [`WorkQueue::release_oldest`] does, and copies its entries after the first
-    /// to `rest`, whose length must be sufficient.
+    /// Copies all entries of the oldest work request, except the first, to `rest`, whose length must be sufficient.
+    /// Then releases the work request as [`WorkQueue::release_oldest`] does.
     pub(super) fn take(&mut self, rest: &mut [Sge]) -> Option<W> {
         let count = self.wqes.get(0)?.list().rest_count();
         for (index, room) in (0..count).zip(rest) {

@@ -2,7 +2,7 @@
 
 use crate::id::{LKey, RKey};
 
-/// Largest message in bytes: 2^31 (IBA 9.7.6).
+/// Largest message in bytes: 2^31 (IBA 9.7.4.1.6).
 pub const MAX_MESSAGE_BYTES: u32 = 1 << 31;
 
 /// Scatter/gather entry, with the layout of `struct ibv_sge`.
@@ -178,8 +178,8 @@ pub(crate) struct SgList {
 }
 
 impl SgList {
-    /// Creates the list of `sges`, of `len_bytes` bytes; the entries after the first are at `rest_position` and following
-    /// positions of the ring.
+    /// Creates the list of `sges`, of `len_bytes` bytes. The entries after the first are at `rest_position` and the
+    /// following positions of the ring.
     #[inline]
     pub(super) fn new(sges: &[Sge], rest_position: u32, len_bytes: u32) -> SgList {
         let first = sges.first().copied().unwrap_or_default();
@@ -215,7 +215,7 @@ impl SgList {
         self.count.saturating_sub(1)
     }
 
-    /// Returns a copy of this list with its entries after the first at positions 0, 1, 2 and so on.
+    /// Returns a copy of this list in which the second and later entries have the positions 0, 1, 2 and so on.
     pub(super) fn at_start(self) -> SgList {
         SgList { rest_position: 0, ..self }
     }

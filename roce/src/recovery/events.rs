@@ -11,7 +11,7 @@ pub(crate) enum AckEvent<'p> {
         /// For an ACK: one past its PSN. For a NAK or RNR NAK: its PSN.
         next: Psn,
     },
-    /// NAK (PSN sequence error): all requests below `next` are executed, and the request `next` is missing.
+    /// NAK (PSN sequence error): all requests below `next` are executed, and the request with PSN `next` is missing.
     SequenceError {
         /// PSN of the NAK.
         next: Psn,
@@ -59,7 +59,8 @@ pub(crate) enum Answers {
     /// The first transmission: the response is a FIRST or MIDDLE of a READ. The probe of a READ elicits only one
     /// response, an ONLY.
     First,
-    /// The probe: the opcode of the response is LAST or ONLY, but its PSN is not the last PSN of the READ request.
+    /// The probe: the response has the opcode LAST or ONLY, and a PSN below the last PSN of the READ request. The first
+    /// transmission elicits a FIRST or MIDDLE with this PSN.
     Probe,
 }
 
@@ -102,7 +103,7 @@ pub(crate) struct RecoveryResult {
     pub answers: Option<Answers>,
 }
 
-/// Result of processing an RNR NAK or a response that fails a request.
+/// Result of processing an RNR NAK, or a response that completes a work request in error.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Refusal {
     /// Requests below the refused request were newly acknowledged (go-back-N), or newly executed (selective repeat).
@@ -135,11 +136,11 @@ pub(crate) enum Verdict {
     },
 }
 
-/// PSNs of a work request, or of a READ request.
+/// PSNs of a work request, or of one READ request of a READ work request.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct PsnSpan {
     pub first: Psn,
-    /// Number of PSNs, 1 to 2^23.
+    /// Number of PSNs: 1 to 2^23, or 0 for a local operation.
     pub packets: u32,
     /// The work request is a READ, which is completed by its responses and not by an ACK.
     pub is_read: bool,

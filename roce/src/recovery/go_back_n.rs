@@ -61,8 +61,8 @@ pub(crate) struct GoBackN {
     /// While `next` is below `max_sent`: the PSNs from `next` to below `lost_end` are lost, except those in `received`,
     /// and the PSNs from `lost_end` on are in flight.
     lost_end: Psn,
-    /// If above `una`: the PSNs from `una` to below this PSN were retransmitted. Otherwise no PSN in flight was
-    /// retransmitted.
+    /// If above `una`: each PSN from `una` to below this PSN was retransmitted or is in `received`. Otherwise no PSN in
+    /// flight was retransmitted.
     retransmitted_end: Psn,
     /// Set when a NAK or implied NAK moves `next` back to `una`. While set, a NAK or implied NAK does not move `next`,
     /// because each response after a lost READ response is an implied NAK. Cleared by a timeout, and by an advance of
@@ -105,13 +105,14 @@ impl GoBackN {
         self.max_sent.distance_from(self.una)
     }
 
-    /// Returns the number of PSNs in flight, from `una` to below `next`.
+    /// Returns the number of PSNs from `una` to below `next`. While `next` is below `max_sent`, the PSNs in flight from
+    /// `lost_end` on are not counted.
     #[inline]
     pub(crate) fn unacked(&self) -> u32 {
         self.next.distance_from(self.una)
     }
 
-    /// Returns whether `psn`, which is in flight, was sent more than once.
+    /// Returns whether `psn` is from `una` to below `retransmitted_end`: sent more than once, or in `received`.
     pub(crate) fn is_retransmitted(&self, psn: Psn) -> bool {
         psn.index_in(self.una, self.retransmitted_pkts()).is_some()
     }
@@ -135,9 +136,9 @@ impl GoBackN {
         }
     }
 
-    /// Moves `next` past received READ responses. If `next` reaches `lost_end`, moves `next` to `max_sent`. After a
-    /// timeout (`lost_end` is `max_sent`), has no effect: every PSN is retransmitted, so that a duplicate of a received
-    /// READ response shows the loss of retransmissions with lower PSNs.
+    /// Moves `next` past received READ responses. If `next` reaches `lost_end`, moves `next` to `max_sent`. If
+    /// `lost_end` is `max_sent`, as after a timeout, has no effect: all PSNs are retransmitted. After a timeout, a
+    /// duplicate of a received READ response therefore shows the loss of retransmissions with lower PSNs.
     #[cold]
     #[inline(never)]
     fn skip_received(&mut self) {
@@ -229,8 +230,7 @@ impl GoBackN {
             // PSN were lost.
             AckEvent::Duplicate { psn } => return (Acknowledgement::Received { next: self.una, psn }, None),
         };
-        // No READ response is missing in two common cases: the READ response received has the PSN una, or the requester
-        // has no READs.
+        // In two common cases no READ response below `end` is missing: `end` is una, or the requester has no READs.
         let is_none_missing = end == self.una || !requests.has_reads();
         let missing = if is_none_missing { None } else { requests.first_read_before(self.una, end) };
         match (*event, missing) {
@@ -320,8 +320,8 @@ impl GoBackN {
     #[inline(never)]
     fn update_received(&mut self, event: Acknowledgement, newly_acked_pkts: u32, had_gone_back: bool) {
         self.received.remove_range(self.una.minus(newly_acked_pkts), newly_acked_pkts);
-        // While `una` is below `lost_end`, `has_gone_back` remains set, because `next` was already moved back for the
-        // READ responses missing below `lost_end`.
+        // While `una` is below `lost_end` and `received` is not empty, `has_gone_back` remains set, because `next` was
+        // already moved back for the READ responses missing below `lost_end`.
         self.has_gone_back = had_gone_back
             && (newly_acked_pkts == 0
                 || self.has_received()
@@ -455,8 +455,8 @@ mod tests {
         Acknowledgement::Received { next: FIRST.plus(missing), psn: FIRST.plus(index) }
     }
 
-    /// Sends all retransmissions; each READ has `read_pkts` responses. Returns, for each READ request sent, the index
-    /// of its first PSN and its number of responses.
+    /// Sends all retransmissions; each READ has `read_pkts` responses. Returns, for each READ request sent, the
+    /// distance of its first PSN from [`FIRST`], and its number of responses.
     fn retransmissions(scheme: &mut GoBackN, read_pkts: u32) -> Vec<(u32, u32)> {
         let mut requests = Vec::new();
         while scheme.is_retransmission() {

@@ -1,5 +1,5 @@
 //! Loss timer of the requester. Under selective repeat and improved go-back-N, PTO and RTO are derived from the
-//! measured round trip; only local ACK timeouts use up `retry_count`. Under go-back-N the timer is the local ACK
+//! measured round trip; the expiry of a PTO or RTO does not use up a retry. Under go-back-N the timer is the local ACK
 //! timeout.
 //!
 //! ```text
@@ -23,14 +23,16 @@ use crate::time::{Instant, OptionalInstant};
 /// ```text
 ///   response after a probe                    packets above the probe are taken as
 ///   NAK                                       lost, from the PSN of the NAK on
+///   FIRST or MIDDLE of a READ                 in flight: the response is of una's first transmission
+///   LAST or ONLY before the end of a READ     lost: the response is of the probe
 ///   acknowledges more than the probe          in flight: no gap at una (go-back-N responders drop all above a gap)
 ///   acknowledges the probe alone,
 ///     < 1/4 shortest RTT after the probe      in flight: the ACK is of una's first transmission (Eifel, RFC 3522)
 ///     before the first round-trip sample      in flight; if a timeout precedes the next ACK, lost (F-RTO, RFC 5682)
-///     otherwise                               lost; if the next ACK follows within 1/4 of the shortest RTT, in flight
+///     otherwise                               lost; if the next ACK is < 1/4 shortest RTT after this ACK, in flight
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[repr(u8)] // a small tag: the compiler stores further states in the larger tag of `qp::rc::Responses`
+#[repr(u8)] // so that the compiler stores the states of enclosing enums in the 64-bit tag of `qp::rc::Responses`
 enum Probe {
     None,
     /// The probe was sent at `at`, and no ACK arrived since.
@@ -39,7 +41,7 @@ enum Probe {
     },
     /// Only the probe was acknowledged, and the packets above the probe are taken as in flight.
     Answered,
-    /// Since `at`, the packets above the probe are retransmitted.
+    /// The packets above the probe are retransmitted; the latest ACK arrived at `at`.
     Retransmitting {
         at: Instant,
     },
@@ -151,9 +153,9 @@ impl LossTimer {
         self.last_rx_at = OptionalInstant::some(now);
     }
 
-    /// Updates probe, round trip and timer after a response. Returns the round trip in nanoseconds, if measured. Under
-    /// selective repeat, `samples_ack` requests a round-trip sample from an ACK that closed no gap; if `is_rnr_wait`,
-    /// the timer is not rearmed, because no request is sent before the end of the RNR wait.
+    /// Updates probe, round trip and timer after a response. Returns the round trip in nanoseconds, if measured. Two
+    /// arguments apply to selective repeat only. If `samples_ack`, an ACK that closed no gap yields a round-trip
+    /// sample. If `is_rnr_wait`, the timer is not rearmed, because no request is sent before the end of the RNR wait.
     #[inline(always)]
     pub(crate) fn on_result(
         &mut self,
@@ -247,10 +249,10 @@ impl LossTimer {
     ) {
         let (Probe::InFlight { at } | Probe::Retransmitting { at }) = probe else { return };
         let is_alone = result.acked_pkts == 1 || probe == Probe::Retransmitting { at };
-        // The first transmission elicited an ACK that arrives less than 1/4 of the shortest round trip after the probe.
-        // The limit is not the whole shortest round trip, because each measured round trip may include queueing behind
-        // packets of this queue pair: without queueing, the ACK of the probe may arrive in less than the shortest
-        // measured round trip.
+        // If the ACK arrives less than 1/4 of the shortest round trip after the probe, the first transmission elicited
+        // the ACK. The limit is not the whole shortest round trip, because each measured round trip may include
+        // queueing behind packets of this queue pair: without queueing, the ACK of the probe may arrive in less than
+        // the shortest measured round trip.
         let is_early = now.nanos_since(at) < self.rto.min_nanos() / 4;
         let is_first = answers == Answers::First || (answers == Answers::Any && is_alone && is_early);
         if is_first {
@@ -300,8 +302,9 @@ impl LossTimer {
         self.timer.restart_for(now, self.rto.wait_nanos(unacked_pkts), self.last_progress_at);
     }
 
-    /// Under go-back-N, returns the round trip of the timed packet in nanoseconds, if the response newly acknowledges
-    /// this packet. If the response causes retransmissions, which include this packet, cancels the measurement.
+    /// Under both kinds of go-back-N, returns the round trip of the timed packet in nanoseconds, if the response newly
+    /// acknowledges this packet. If the response causes retransmissions, cancels the measurement, because this packet
+    /// is retransmitted, too.
     fn take_rtt_sample(&mut self, scheme: &GoBackN, result: &RecoveryResult, now: Instant) -> Option<u64> {
         let timed = self.rto.timed()?;
         let is_answered = timed.index_in(scheme.una(), scheme.sent()).is_none();
@@ -343,7 +346,7 @@ impl LossTimer {
     }
 
     /// Ends an RNR wait. Under selective repeat, if packets are unacknowledged, arms the timer and returns true: the
-    /// caller restores the retry count. Under go-back-N the next packet sent arms the timer.
+    /// caller restores the retry count. Under both kinds of go-back-N, the next packet sent arms the timer.
     pub(crate) fn on_rnr_wait_over(&mut self, recovery: &Recovery, now: Instant) -> bool {
         let is_progress = recovery.is_selective() && recovery.sent() > 0;
         if is_progress {
@@ -365,9 +368,9 @@ impl LossTimer {
         self.timer.take_expired(now)
     }
 
-    /// Returns whether the local ACK timeout has passed; `None` if the timer has not expired or was rearmed. If true,
-    /// the caller uses up a retry, and the local ACK timeout begins anew. Under go-back-N, an expired timer moves the
-    /// PSN to send next back to una.
+    /// Returns whether the local ACK timeout has passed; `None` if the timer has not expired or was rearmed, or if all
+    /// packets are acknowledged. If true, the caller uses up a retry, and the local ACK timeout begins anew. Under
+    /// go-back-N, if the timer has expired, moves the PSN to send next back to una and returns true.
     pub(crate) fn take_expired(&mut self, recovery: &mut Recovery, now: Instant) -> Option<bool> {
         if !self.timer.take_expired(now) {
             return None;
@@ -387,8 +390,9 @@ impl LossTimer {
         Some(has_passed)
     }
 
-    /// Called after [`LossTimer::take_expired`]: marks a probe for retransmission and arms the timer. Returns the kind
-    /// of the expiry; `None` under go-back-N, which has no probes.
+    /// Called after [`LossTimer::take_expired`]: marks a probe for retransmission and arms the timer. In the state
+    /// `Probe::Answered`, marks all packets from una on instead of a probe. Returns the kind of the expiry; `None`
+    /// under go-back-N, which has no probes.
     pub(crate) fn on_expired(
         &mut self,
         recovery: &mut Recovery,

@@ -204,8 +204,9 @@ impl Recovery {
         }
     }
 
-    /// Returns whether `psn` was sent more than once. False if `psn` is not in flight (go-back-N), or not one of the
-    /// last `window_pkts` PSNs sent (selective repeat).
+    /// Returns whether `psn` was sent more than once. Under go-back-N, false if `psn` is acknowledged, and true also
+    /// for a received READ response between retransmitted PSNs. Under selective repeat, false if `psn` is not one of
+    /// the last `window_pkts` PSNs sent.
     pub(crate) fn is_retransmitted(&self, psn: Psn) -> bool {
         either!(self, scheme => scheme.is_retransmitted(psn))
     }
@@ -237,7 +238,8 @@ impl Recovery {
         either!(self, scheme => scheme.sent())
     }
 
-    /// Returns the number of PSNs in flight: sent, and neither acknowledged nor marked lost.
+    /// Returns the number of PSNs in flight. While go-back-N retransmits, counts only the PSNs from una to below
+    /// [`Recovery::next_psn`].
     #[inline]
     pub(crate) fn unacked(&self) -> u32 {
         either!(self, scheme => scheme.unacked())
@@ -259,8 +261,8 @@ impl Recovery {
     pub(crate) fn limited_pkts(&self, pkts_max: u32) -> Option<u32> {
         match self {
             Recovery::GoBackN(scheme) => Some(scheme.unacked()).filter(|pkts| *pkts < pkts_max),
-            // While packets are marked lost, returns 0, so that no window limits retransmissions. Otherwise READ
-            // responses in flight that fill the window would block the retransmissions.
+            // While packets are marked lost, returns 0, so that no window limits retransmissions. Without this rule,
+            // READ responses in flight that fill the window would block the retransmissions.
             Recovery::SelectiveRepeat(scheme) if scheme.log().has_lost() => Some(0),
             Recovery::SelectiveRepeat(scheme) => {
                 let log = scheme.log();

@@ -21,7 +21,7 @@ pub(crate) enum Reply {
 pub(crate) struct OutOfOrderRequest {
     pub psn: Psn,
     pub ack_req: bool,
-    /// The flag `first` of [`crate::recovery::Verdict::OutOfOrder`].
+    /// No NAK or RNR NAK was due yet for the expected PSN: the flag of [`crate::recovery::Verdict::OutOfOrder`].
     pub first: bool,
     /// The request is newly buffered or placed.
     pub is_kept: bool,
@@ -114,7 +114,7 @@ impl ResponderRecovery {
     ///
     /// ```text
     ///   go-back-N            NAK for the first packet above a gap
-    ///   improved go-back-N   NAK as under go-back-N, and for the packet that elicited the last NAK, received again
+    ///   improved go-back-N   NAK as under go-back-N, and if the packet that elicited the last NAK is received again
     ///   selective repeat     SACK if a gap opens or closes, and for a packet that is a duplicate, is dropped, or has
     ///                        AckReq
     /// ```

@@ -8,9 +8,10 @@
 //!   READ response     its own PSN, and requests below the end     requests sent before these, and READ responses
 //!                     of its READ request                         sent before this one
 //! ```
-//! The reordering threshold, by which [`SentLog`] marks packets lost, is 0 at first. A spurious retransmission shows
-//! that the network reorders packets, and raises the threshold. If una is in flight at a probe timeout although packets
-//! above una are acknowledged, the threshold is halved.
+//! Of these losses, READ responses are marked lost at once, requests when the next SACK arrives. The reordering
+//! threshold, by which [`SentLog`] marks packets lost, is 0 at first. A spurious retransmission shows that the network
+//! reorders packets, and raises the threshold. If una is in flight at a probe timeout although packets above una are
+//! acknowledged, the threshold is halved.
 
 use super::events::{AckEvent, Nak, RecoveryResult, Refusal, Requests, ResponseState};
 use super::sent_log::{AckTime, RTT_UNKNOWN_NANOS, SentLog};
@@ -123,8 +124,8 @@ impl SelectiveRepeat {
         match *event {
             AckEvent::Ack { next } | AckEvent::SequenceError { next } => {
                 result.is_executed = self.on_executed(next, requests, time);
-                // The ACK shows losses of READ responses, because the responder sends READ responses before the ACK of
-                // a later request.
+                // The ACK or NAK shows losses of READ responses, because the responder sends READ responses before the
+                // ACK or NAK of a later request.
                 self.log.on_responses_sent(next.minus(1), time);
             }
             AckEvent::Sack { next, header, bitmap } => {

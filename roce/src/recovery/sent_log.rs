@@ -77,8 +77,8 @@ pub(crate) struct SentLog {
     /// retransmitted READ responses received since the last [`SentLog::detect_losses`] for responses.
     retransmission_acked: Option<(u32, Psn)>,
     /// Highest PSN of the latest doubtful ACK, and `largest_acked` of the requests before this ACK. An ACK is doubtful
-    /// if the ACK raises `largest_acked`, and its highest PSN is newly acknowledged and was retransmitted: the first
-    /// transmission of this PSN may have elicited the ACK.
+    /// if the ACK raises `largest_acked`, and if the highest PSN of the ACK is newly acknowledged and was
+    /// retransmitted: the first transmission of this PSN may have elicited the ACK.
     doubtful: Option<(Psn, u32)>,
     /// The highest transmission number of the requests executed.
     executed_number: u32,
@@ -286,7 +286,7 @@ impl SentLog {
     }
 
     /// If `largest_acked`, `oldest` or `executed_number` is more than 2^30 below the next transmission number, raises
-    /// the field to that distance. Otherwise [`is_before`] would be wrong for a number 2^31 above the field.
+    /// the field to 2^30 below this number, because [`is_before`] is wrong for a number 2^31 above the field.
     #[cold]
     fn renew_marks(&mut self) {
         self.doubtful = None;
@@ -416,8 +416,8 @@ impl SentLog {
         }
         if is_last_retransmitted && self.largest_acked[PsnSpace::Request] != largest_acked {
             self.doubtful = Some((last, largest_acked));
-            // `retransmitted_end` is set above una, so that `has_no_gap` returns false at the next ACK. Otherwise
-            // `decide_doubtful` would not be called.
+            // `retransmitted_end` is set above una, so that `has_no_gap` returns false at the next ACK, and
+            // `decide_doubtful` is called.
             self.raise_retransmitted_end(last.plus(2));
         }
         self.advance();
@@ -606,8 +606,8 @@ impl SentLog {
             PsnSpace::Response => (0, executed),
             PsnSpace::Request => (executed, self.sent()),
         };
-        // Above the highest retransmitted PSN, numbers rise with PSNs, so the scan ends at the first packet there that
-        // is not lost.
+        // Above the highest retransmitted PSN, numbers rise with PSNs, so the scan ends at the first packet in flight
+        // above this PSN that the scan does not mark lost.
         let last = self.retransmitted.last_in(self.una, to);
         let ordered_from = last.map_or(0, |psn| psn.distance_from(self.una) + 1);
         let (mut newly, mut oldest, mut at) = (0, self.next_number, from);

@@ -60,7 +60,7 @@ struct Model {
     /// retransmitted responses received since the last `detect` for responses.
     retransmission_acked: Option<(u64, u32)>,
     /// Highest PSN of the latest doubtful ACK, and `largest_acked[0]` before this ACK. An ACK is doubtful if the ACK
-    /// raises `largest_acked[0]`, and its highest PSN is newly acknowledged and was retransmitted.
+    /// raises `largest_acked[0]`, and if the highest PSN of the ACK is newly acknowledged and was retransmitted.
     doubtful: Option<(u32, (u64, u32))>,
     executed_number: u64,
     executed: u32,

@@ -11,7 +11,7 @@ pub struct Ipv6Header {
     pub tclass: u8,
     /// Flow label, 20 bits.
     pub flow_label: u32,
-    /// Length in bytes of the packet after the IPv6 header.
+    /// Number of bytes of the packet that follow the IPv6 header.
     pub payload_len_bytes: u16,
     /// Protocol of the payload, or type of the next extension header.
     pub next_header: u8,

@@ -16,8 +16,8 @@ use crate::id::{Gid, Mac, Qpn};
 /// Reason why a frame is not a valid RoCE v2 packet; [`ParseError::index`] selects the counter of the reason.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, thiserror::Error)]
 pub enum ParseError {
-    /// Not malformed: the frame is of a protocol other than UDP (ARP, ICMP, neighbour discovery), or to a UDP port
-    /// other than [`ROCE_PORT`].
+    /// Not malformed: the protocol of the frame is not UDP (but ARP, ICMP or neighbour discovery), or the UDP
+    /// destination port is not [`ROCE_PORT`].
     #[error("not a RoCE v2 packet")]
     NotRoce,
     /// The frame is shorter than its headers, or than the length in its IP header.
@@ -248,8 +248,9 @@ impl<'a> Packet<'a> {
         self.has_address(gid, 16, 24)
     }
 
-    /// Returns whether the address at offset `v4_at` (IPv4) or `v6_at` (IPv6) of the IP header is `gid`. Compares the
-    /// bytes in the packet, because a GID stored in parts and loaded whole causes a store-forwarding stall.
+    /// Returns whether the address at offset `v4_at` (IPv4) or `v6_at` (IPv6) of the IP header is `gid`. Compares `gid`
+    /// with the bytes in the packet. If the address were first decoded to a [`Gid`], the stores of its parts and the
+    /// load of the whole GID would cause a store-forwarding stall.
     #[inline]
     fn has_address(&self, gid: &Gid, v4_at: usize, v6_at: usize) -> bool {
         if self.is_ipv6 {
@@ -349,7 +350,8 @@ const SHORTEST_FRAME: usize = EthHeader::LEN + Ipv4Header::LEN + SHORTEST_UDP;
 const SHORTEST_UDP: usize = UdpHeader::LEN + Bth::LEN + ICRC_LEN;
 
 /// Returns the destination QPN of `frame` without a check that `frame` is a RoCE v2 packet; `None` if the frame is too
-/// short. Callers must use the QPN of a received frame only to prefetch state.
+/// short. If `frame` was received, callers must use the unchecked QPN only to prefetch state. If the engine of this
+/// process wrote `frame`, callers may use the QPN to select the frames that the port loops back.
 pub fn probable_dest_qp(frame: &[u8]) -> Option<Qpn> {
     let (eth, rest) = frame.split_first_chunk()?;
     let (ethertype, rest) = match EthHeader::parse(eth).ethertype {

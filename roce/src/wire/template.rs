@@ -299,7 +299,8 @@ pub(crate) struct AddressTemplate {
 }
 
 impl AddressTemplate {
-    /// Returns [`MixedFamilies`] if source and destination address are of different IP families.
+    /// Builds the headers that `spec` describes; fails with [`MixedFamilies`] if source and destination address are of
+    /// different IP families.
     pub(crate) fn new(spec: &AddressSpec) -> Result<Self, MixedFamilies> {
         let mut template = AddressTemplate {
             bytes: [0; VLAN_LEN + V6_LEN],

@@ -69,7 +69,7 @@ pub enum KernelError {
         /// The 6 high bits of the QPNs.
         number: u8,
     },
-    /// The process may not have as many files open as the lease of QPNs needs.
+    /// The limit of open files (RLIMIT_NOFILE) does not permit the file descriptors that the lease of QPNs needs.
     #[error(transparent)]
     TooFewDescriptors(#[from] TooFewDescriptors),
     /// The process lacks a privilege that the system call requires.

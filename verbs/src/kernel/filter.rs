@@ -47,8 +47,8 @@ const UDP_DESTINATION: u32 = 2;
 /// Offset of the high byte of the destination QPN from the UDP header, in bytes.
 const DEST_QP: u32 = 8 + 5;
 
-/// Indices of the instructions that check the VLAN, of the checks after the IP header, and of the instructions that
-/// accept and that drop a frame.
+/// Indices of instructions in the program: the first instruction of the VLAN check; the first instruction of the checks
+/// of UDP port and QPN; the instruction that accepts a frame; the instruction that drops a frame.
 const VLAN: u8 = 11;
 const UDP_HEADER: u8 = 27;
 const ACCEPT: u8 = 32;
@@ -65,11 +65,12 @@ const fn jump(at: u8, code: u16, k: u32, yes: u8, no: u8) -> sock_filter {
 }
 
 /// Returns a classic BPF program that accepts RoCE v2 packets to QPNs with the prefix `prefix`: UDP port 4791, over
-/// IPv4 or IPv6, no fragments, no VLAN. The frame is received by the interface for its MAC `mac`, or sent to `mac` by
-/// another process. The socket of the driver receives only accepted frames; the kernel receives all received frames.
+/// IPv4 or IPv6, no fragments, no VLAN ID except 0. The program accepts such a packet if the interface, whose MAC is
+/// `mac`, receives the packet for `mac`, or if another process sends the packet to `mac`. The socket of the driver
+/// receives only accepted frames; the kernel also processes every frame that the interface receives.
 ///
-/// Received frames from `mac` are dropped: these are reflections of sent frames, which the program has accepted
-/// already.
+/// The program drops received frames from `mac`: these are reflections of sent frames, and the program has accepted the
+/// sent frames already.
 ///
 /// Without the program, the socket would receive a copy of every frame that the interface receives or sends.
 pub fn roce_filter(mac: Mac, prefix: QpnPrefix) -> [sock_filter; DROP as usize + 1] {
@@ -145,8 +146,8 @@ mod tests {
     const RECEIVED: Metadata = Metadata(PACKET_HOST, None);
     const SENT: Metadata = Metadata(PACKET_OUTGOING, None);
 
-    /// Returns whether the kernel passes `frame` through `program`. The frame is a datagram of a Unix socket, whose
-    /// metadata cannot be chosen, so the program loads constants instead.
+    /// Returns whether `program` accepts `frame` when the kernel runs `program` on a datagram of a Unix socket. The
+    /// metadata of such a datagram cannot be chosen, so `program` loads constants instead of metadata.
     fn accepts(mut program: Vec<sock_filter>, Metadata(kind, vlan): Metadata, frame: &[u8]) -> bool {
         for instruction in &mut program {
             let value = match instruction.k {

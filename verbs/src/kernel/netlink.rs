@@ -127,7 +127,7 @@ fn take(
         let len_bytes = usize::try_from(message.header.length).unwrap_or(usize::MAX);
         rest = rest.get(len_bytes.saturating_add(3) & !3..).unwrap_or_default();
         if sequence.is_some_and(|sequence| message.header.sequence_number != sequence) {
-            continue; // part of the answer to an earlier request, which failed
+            continue; // rest of the answer to an earlier request, whose `ask` returned an error
         }
         match message.payload {
             NetlinkPayload::InnerMessage(answer) => answers.push(answer),

@@ -51,7 +51,7 @@ impl InterfaceWatch {
             Some(notifications) => {
                 notifications.iter().for_each(|notification| self.on_notification(notification))
             }
-            // The kernel dropped notifications.
+            // The kernel dropped notifications, or a notification could not be parsed.
             None => self.is_stale = true,
         }
         if !self.is_stale {

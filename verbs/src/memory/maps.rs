@@ -7,7 +7,7 @@ use std::ops::Range;
 pub(super) enum Obstacle {
     /// No mapping contains the address.
     NotMapped(u64),
-    /// The mapping of the address cannot be read, or if `write` is true, not written.
+    /// The mapping of `addr` does not permit writes (if `write` is true) or reads (if `write` is false).
     NotPermitted { addr: u64, write: bool },
 }
 
@@ -25,7 +25,7 @@ pub(super) fn first_obstacle(maps: &str, range: Range<u64>, write: bool) -> Opti
         if write && !permissions.contains('w') {
             return Some(Obstacle::NotPermitted { addr: next, write: true });
         }
-        // On the processors of Linux, memory that can be written can be read.
+        // On every processor that Linux supports, writable memory is also readable.
         if !permissions.contains(['r', 'w']) {
             return Some(Obstacle::NotPermitted { addr: next, write: false });
         }

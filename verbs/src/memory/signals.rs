@@ -29,7 +29,7 @@ use super::UnusableMemory;
 
 type Handler = extern "C" fn(c_int, *mut siginfo_t, *mut c_void);
 
-/// Code of a SIGBUS that reports a memory error which no access has met yet (`sigaction(2)`).
+/// Code of a SIGBUS that reports damaged memory before an instruction accesses this memory (`sigaction(2)`).
 const BUS_MCEERR_AO: c_int = 5;
 
 /// Number of times that `on_fault` can be installed for a signal.
@@ -131,7 +131,7 @@ fn skip_recorded(signal: &Signal, level: usize, handler: usize) {
     }
 }
 
-/// Returns the action of signal `number`, and if `new` is an action, makes it the action of the signal.
+/// Returns the action that signal `number` has at the call. If `new` is an action, makes `new` the signal's action.
 fn action(number: c_int, new: Option<&sigaction>) -> io::Result<sigaction> {
     // SAFETY: 0 is valid for all fields.
     let mut old: sigaction = unsafe { zeroed() };
@@ -145,8 +145,8 @@ fn action(number: c_int, new: Option<&sigaction>) -> io::Result<sigaction> {
 extern "C" fn on_fault<const LEVEL: usize>(number: c_int, info: *mut siginfo_t, context: *mut c_void) {
     // SAFETY: the kernel, or a handler that was installed later, passes a valid `info`.
     let (code, addr) = unsafe { ((*info).si_code, (*info).si_addr()) };
-    // Codes above 0 are faults; the others are signals that a process sent. BUS_MCEERR_AO is no fault of an
-    // instruction, but a memory error that no access has met yet, so no instruction would fault again after the return.
+    // Codes above 0 are faults; the others are signals that a process sent. BUS_MCEERR_AO is an exception: it reports
+    // damaged memory that no instruction has accessed yet, so no instruction would fault again after the return.
     let is_fault = code > 0 && (number, code) != (libc::SIGBUS, BUS_MCEERR_AO);
     // SAFETY: `context` is the context of the interrupted thread, since the action has SA_SIGINFO.
     if is_fault && unsafe { recover(addr as usize, context) } {

@@ -1,4 +1,4 @@
-//! The configuration of a port that its name and the kernel give, before the port is opened.
+//! The part of a port's configuration that is determined by the port's name, the kernel and the device.
 
 use std::net::IpAddr;
 

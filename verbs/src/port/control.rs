@@ -15,7 +15,7 @@ pub struct PortControl {
     /// peer's process has started.
     restarts: bool,
     restarted_at: Option<Instant>,
-    /// Whether the network interface of the kernel has a link; `None` on other ports.
+    /// Whether the network interface of the kernel is up and has a carrier; `None` on a port without such an interface.
     interface_is_up: Option<bool>,
     /// Speed of the link of the kernel's network interface, in Mbit/s; `None` if the speed is unknown.
     interface_speed_mbps: Option<u32>,
@@ -71,8 +71,8 @@ impl PortControl {
         self.restarts
     }
 
-    /// Returns whether the port is a memif client whose link is down, and that was not restarted in the last
-    /// `RESTART_INTERVAL`.
+    /// Returns whether a restart is due: the port is a memif client, its link is down, and the last restart, if any,
+    /// was at least `RESTART_INTERVAL` ago.
     pub(crate) fn is_restart_due(&self) -> bool {
         self.restarts && self.restarted_at.is_none_or(|at| at.elapsed() >= RESTART_INTERVAL) && !self.is_up()
     }

@@ -13,8 +13,8 @@ pub struct DpdkPort {
     caps: PortCaps,
     /// Bytes of all frames queued for the next burst to the driver.
     queued_bytes: usize,
-    /// Prefix of the QPNs of this port. On an interface that several processes share, packets to the port's own MAC and
-    /// to a QPN with another prefix are those of another process.
+    /// Prefix of the QPNs of this port. On an interface that several processes share, a packet to the port's own MAC
+    /// and to a QPN with another prefix is for another process.
     qpn_prefix: QpnPrefix,
     /// Whether this port receives the frames that it sends to its own MAC, as an RDMA NIC does. Set when a queue pair
     /// is connected to a queue pair of the same device, or of another process on the same interface.
@@ -23,8 +23,8 @@ pub struct DpdkPort {
     looped: VecDeque<Mbuf>,
 }
 
-/// Frames can be reserved while `looped` has fewer than `LOOPED_FRAMES_MAX` frames. One burst adds at most
-/// [`TX_QUEUE_FRAMES`] frames.
+/// Number of frames in `looped` from which on `tx_reserve` fails. A burst that was reserved before adds at most
+/// [`TX_QUEUE_FRAMES`] frames to `looped`.
 const LOOPED_FRAMES_MAX: usize = TX_QUEUE_FRAMES;
 
 /// Largest number of mbufs that frames to the port's own MAC occupy.
@@ -128,7 +128,7 @@ impl Port for DpdkPort {
         self.queues.first_mut().tx_reserve(len_bytes)
     }
 
-    /// `queued_bytes` still includes the frame, so the burst may be one frame shorter.
+    /// Does not subtract the cancelled frame from `queued_bytes`, so the burst may end earlier.
     fn tx_cancel(&mut self) {
         self.queues.first_mut().tx_cancel();
     }

@@ -43,8 +43,8 @@ const XDP_DESCRIPTORS: u16 = 2048;
 const MBUFS_BESIDE_RINGS: u32 =
     (2 * RX_BURST_FRAMES + HELD_MBUFS + LOOPED_MBUFS) as u32 + CACHES * CACHED_MBUFS;
 
-/// Returns the number of mbufs of the pool of a port: enough for the full rings of `queues` receive queues and `queues`
-/// transmit queues.
+/// Returns the number of mbufs in the pool of a port: enough to fill the rings of `queues` receive queues and `queues`
+/// transmit queues while `MBUFS_BESIDE_RINGS` mbufs are outside the rings, and a receive burst more.
 const fn pool_mbufs(queues: u16, descriptors: u16) -> u32 {
     2 * queues as u32 * descriptors as u32 + MBUFS_BESIDE_RINGS + RX_BURST_FRAMES as u32
 }
@@ -67,7 +67,7 @@ pub struct Opened {
     pub neighbour: NeighbourConfig,
     /// Handles of the shared port; `None` if the port is dedicated.
     pub shared: Option<SharedInterface>,
-    /// The network interface of the kernel on which the port is; `None` on other ports.
+    /// The network interface of the kernel on which the port is; `None` if the port is on no such interface.
     pub interface: Option<InterfaceWatch>,
     /// The lease of the QPNs of the port, which must be kept until the port is closed; `None` if the port is on no
     /// network interface of the kernel.
@@ -76,8 +76,9 @@ pub struct Opened {
 
 /// Opens the port that `spec` names. If this process has not initialised DPDK yet, first initialises DPDK with `eal`.
 ///
-/// On an af_packet port, leases the prefix `qpn_prefix` of the interface's QPNs or, if it has no bits, a free prefix of
-/// 6 bits. [`DpdkPort::qpn_prefix`] returns the prefix. The port receives packets to QPNs of this prefix only.
+/// On an af_packet port, leases a prefix of the interface's QPNs: `qpn_prefix` or, if `qpn_prefix` has no bits, a free
+/// prefix of 6 bits. [`DpdkPort::qpn_prefix`] returns the leased prefix. The port receives packets to QPNs of this
+/// prefix only.
 ///
 /// # Errors
 /// [`OpenError`] states the failure and the remedy.

@@ -77,8 +77,9 @@ pub struct PortSpec {
     /// VLAN identifier, 1 to 4094: the port sends frames with this tag, and receives only frames with this tag. `None`:
     /// no VLAN.
     pub vlan: Option<u16>,
-    /// Largest IP packet, in bytes; at most the size of the packet buffers and, on af_packet and af_xdp ports, the MTU
-    /// of the interface. `None`: the largest permitted value; on pci and tap ports, the MTU of the device.
+    /// Largest IP packet, in bytes: at most the size of a packet buffer less 64 bytes and, on af_packet and af_xdp
+    /// ports, at most the MTU of the interface. `None`: on pci and tap ports the MTU of the device, on other ports the
+    /// largest permitted value.
     pub mtu_bytes: Option<u16>,
     /// Number of receive queues, and of transmit queues; at least 1.
     pub queues: u16,

@@ -42,7 +42,8 @@ impl DeviceCounters {
     }
 }
 
-/// Returns the names of the counters that every port has: [`dpdk_ffi::PortStats`] and [`dpdk_ffi::PortCounters`].
+/// Returns the names of the counters in [`dpdk_ffi::PortStats`] and [`dpdk_ffi::PortCounters`], which are the same for
+/// all ports.
 pub fn port_counter_names() -> impl Iterator<Item = &'static str> {
     let driver = dpdk_ffi::PortStats::default().iter();
     driver.chain(dpdk_ffi::PortCounters::default().iter()).map(|(name, _)| name)

@@ -17,7 +17,7 @@ use crate::stale::is_stale;
 pub(super) const PREFIX: &str = "stat.";
 /// Prefix of the file name of a statistics socket that does not listen yet.
 pub(super) const UNNAMED_PREFIX: &str = "new.";
-/// Longest wait for data of an answer. After this time, the socket is reported in [`Found::failed`].
+/// Longest wait for the next bytes of an answer. After this time, the socket is reported in [`Found::failed`].
 const PATIENCE: Duration = Duration::from_secs(2);
 /// Longest answer that is read, in bytes: enough for the thousands of counters of a driver with many queues.
 const ANSWER_BYTES_MAX: u64 = 1 << 20;
@@ -119,7 +119,8 @@ fn read_directory(directory: &Path, owner: u32, found: &mut Found) {
     for path in sockets(directory, PREFIX) {
         match read_one(&path, owner) {
             Ok(device) => found.devices.push(device),
-            // This error is ignored: the process ended after its socket was listed, so the device no longer exists.
+            // An error of these two kinds is ignored: the process ended after its socket was listed, so the device no
+            // longer exists.
             Err(error) if matches!(error.kind(), ErrorKind::NotFound | ErrorKind::ConnectionRefused) => {}
             Err(error) => found.failed.push((path, error)),
         }

@@ -354,7 +354,8 @@ proptest! {
         let action = |drops| if drops { Impairment::Drop } else { Impairment::Duplicate };
         let events: Vec<_> =
             wanted.iter().map(|&(psn, pass, drops)| event(psn, pass, action(drops))).collect();
-        // The packet with PSN `first` is sent first, because events count PSNs from the first PSN sent.
+        // `psns` are offsets from PSN `first`. Offset 0 is sent first, because events count PSNs from the first PSN
+        // sent.
         let psns: Vec<u32> = std::iter::once(0).chain(psns).collect();
         let mut expected = Vec::new();
         let mut counts = [0; 6];

@@ -94,7 +94,8 @@ fn authorize_send<'m, R: Request>(
     rx: &mut RxContext<'_>,
 ) -> Result<Effect<'m>, Refusal> {
     let room_bytes = rx.receive().ok_or(Refusal::NotReady)?.list.len_bytes;
-    // SEND with invalidate needs memory windows, which are not supported.
+    // SEND with invalidate is refused, because neither memory windows nor fast registration are supported: no R_Key
+    // may be invalidated by the peer. A numbered SEND is refused unless the recovery scheme is selective repeat.
     if request.invalidates() || (request.is_numbered() && !message.has_numbered_sends) {
         return Err(INVALID);
     }

@@ -85,7 +85,8 @@ impl Inbound {
             Partial::Write { va, rkey, left, total } if left > len => {
                 Partial::Write { va: va.wrapping_add(u64::from(len)), rkey, left: left - len, total }
             }
-            // MIDDLEs beyond the end of the message in progress belong to another message.
+            // The LAST of a WRITE has at least one byte. MIDDLEs that leave no byte for the LAST of the message in
+            // progress do not belong to this message.
             _ => return Err(INVALID),
         };
         rx.counters.rcvd_bytes += u64::from(len);

@@ -199,7 +199,7 @@ struct Row {
     una: i32,
     /// Indices of the READ responses received above una.
     acked: &'static [i32],
-    /// All packets from una on were sent twice.
+    /// True if all packets from una on were sent twice.
     is_sent_twice: bool,
     response: Pkt,
     go_back_n: Event,

@@ -6,7 +6,7 @@
 //!     send N    N SENDs of one packet, the last with AckReq    read N   a READ of N responses
 //!     ack P, nak P    ACK of all PSNs below P; PSN sequence error with PSN P
 //!     sack P Q..      SACK: PSNs below P executed, PSNs Q.. buffered     stale    a stale response
-//!     resp P or part P  READ response with PSN P that ends a message     first P  any other READ response
+//!     resp P = part P READ response LAST or ONLY with PSN P     first P   READ response FIRST or MIDDLE with PSN P
 //!     rnr P W         RNR NAK with PSN P and a wait of W us
 //!     out       sends the retransmissions that are permitted
 //!     time      calls `Requester::on_time`

@@ -33,12 +33,12 @@ pub(crate) struct Rc {
     pub responses: Responses,
 }
 
-/// Whether the responder has responses to send. When the engine sends a request, it reads this enumeration and not the
-/// responder, whose cache lines it does not need otherwise.
+/// Whether the responder has responses to send. To send a request, the engine reads this enumeration instead of the
+/// responder, so that the cache lines of the responder are not loaded.
 ///
-/// 64 bits wide, so that the compiler stores three more states in the unused values: whether a slot of the table of
+/// 64 bits wide, so that the compiler encodes three more states in the unused values: whether a slot of the table of
 /// queue pairs has a queue pair, whether the queue pair has a connection, and the service of the connection. Otherwise
-/// the compiler would store these states in another enumeration, in a cache line that a received message does not need.
+/// the compiler would store these three states elsewhere, in a cache line that a received message does not need.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u64)]
 pub(crate) enum Responses {

@@ -8,10 +8,11 @@
 //!     message in progress    |        address known
 //!                            '- rest of a WRITE whose FIRST is missing: address unknown, buffered as copies
 //! ```
-//! The payload of a WRITE packet is placed on arrival if the FIRST of the WRITE was received. The payload of a SEND
-//! packet is placed on arrival if the packet has a RecvETH (selective repeat). Any other SEND or WRITE packet is
-//! buffered. For a placed packet, only the header fields that execution needs are recorded. Execution, completions and
-//! ACKs stay in PSN order.
+//! The payload of a WRITE packet is placed on arrival if the RETH of the WRITE was received (in its FIRST or ONLY) and
+//! access is granted. The payload of a SEND packet is placed on arrival if the packet has a RecvETH (selective repeat)
+//! and fits a posted receive of the queue pair's own receive queue. Any other out-of-order packet is buffered. For a
+//! placed packet, only the header fields that execution needs are recorded. Execution, completions and ACKs stay in PSN
+//! order.
 //!
 //! Placed bytes cannot be withdrawn. In a conflict either version may be forged: a forged FIRST leads to wrong
 //! addresses of later packets, and a forged payload replaces the payload of the peer. Therefore a conflict drops all
@@ -186,9 +187,9 @@ impl Placing {
         Some((reth, index))
     }
 
-    /// If `psn` is the PSN after the WRITE packet placed last, returns the cursor of `psn` in the WRITE, otherwise
-    /// `None`. If the packet placed last was executed, also returns `None`, because `write_cursor` may then be of an
-    /// earlier round of the PSN circle.
+    /// If `psn` is the PSN after the WRITE packet placed last, and this packet is not executed yet, returns the
+    /// position of `psn` in the WRITE; otherwise `None`. After the execution of this packet, `write_cursor` may be of
+    /// an earlier round of the PSN circle.
     #[inline]
     fn following(&self, psn: Psn) -> Option<WriteCursor> {
         let write_cursor = self.write_cursor.filter(|write_cursor| write_cursor.psn == psn)?;

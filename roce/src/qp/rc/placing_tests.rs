@@ -1,4 +1,4 @@
-//! Table tests of relaxed placement (RFC 5041 section 5): for which out-of-order payloads the address is known, how
+//! Table tests of relaxed placement (RFC 5041 section 5): whether the address of an out-of-order payload is known, how
 //! placed packets are recorded, and whether a responder places or buffers a packet.
 
 use super::harness::{

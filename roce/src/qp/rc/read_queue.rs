@@ -32,7 +32,7 @@ pub const RETRANSMIT_BURST_PKTS: u64 = 256;
 
 const NANOS_PER_PKT: u64 = 1_000_000_000 / RETRANSMIT_PKTS_PER_SEC;
 
-/// A READ, or the part of a READ that a duplicate requests.
+/// A READ, or the part of a READ requested by a duplicate.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct ReadRequest {
     /// PSN of the first response.
@@ -48,8 +48,8 @@ impl ReadRequest {
         ReadRequest { first, packets: packets_in(reth.len_bytes, mtu_bytes), reth, msn }
     }
 
-    /// Returns the responses to a duplicate that has PSN `psn` and RETH `reth`; `None` if the duplicate requests bytes
-    /// that are not part of this READ.
+    /// Returns the responses to a duplicate that has PSN `psn` and RETH `reth`; `None` if `reth` is not
+    /// a part of this READ that begins at `psn`.
     ///
     /// If the duplicate extends to the end of the READ, each response has the opcode of its first transmission, as
     /// Linux's rxe sends and expects. If the duplicate ends earlier, its responses have the opcodes of a separate READ:
@@ -135,8 +135,9 @@ impl Allowance {
         taken
     }
 
-    /// If at least `wanted` or [`RETRANSMIT_BURST_PKTS`] tokens have accrued, takes `wanted` tokens and returns true;
-    /// tokens not yet accrued are taken in advance. Otherwise takes no token and returns false.
+    /// If the number of tokens accrued is at least `wanted`, or is the maximum [`RETRANSMIT_BURST_PKTS`], takes
+    /// `wanted` tokens and returns true; tokens not yet accrued are taken in advance. Otherwise takes no token and
+    /// returns false.
     fn take_all(&mut self, now: Instant, wanted: u32) -> bool {
         let is_granted = self.accrued(now) >= u64::from(wanted).min(RETRANSMIT_BURST_PKTS);
         if is_granted {
@@ -160,7 +161,7 @@ pub(crate) struct ReadQueue {
     new_reads: usize,
     mtu_bytes: u32,
     limit: u8,
-    /// True under selective repeat, where a duplicate requests lost responses only.
+    /// True under selective repeat, where the peer requests only the lost responses of a READ.
     retransmits_parts: bool,
     resources: VecDeque<ResponderResource>,
     queue: VecDeque<Waiting>,
@@ -209,15 +210,15 @@ impl ReadQueue {
         self.new_reads += 1;
     }
 
-    /// Queues the responses that a duplicate READ requests, up to the limit of retransmissions, except responses that
-    /// are in the queue. If the original READ is in the queue and its response `psn` was sent, go-back-N rewinds the
-    /// original READ to `psn`, and selective repeat queues the requested part.
+    /// Queues the responses requested by a duplicate with PSN `psn` and RETH `reth`, up to the limit of
+    /// retransmissions, except responses in the queue that are still to be sent. If response `psn` of a READ in the
+    /// queue was sent, go-back-N rewinds this READ to `psn`, and selective repeat queues the requested part.
     pub(crate) fn on_duplicate(&mut self, psn: Psn, reth: &Reth, now: Instant) -> Result<(), NotQueued> {
         let (read, mut again) = self.resource_of(psn, reth).ok_or(NotQueued::NotRemembered)?;
         let covers = |waiting: &Waiting| psn.index_in(waiting.request.first, waiting.request.packets);
-        // `again`: the responses that the duplicate requests. `at`: index in the queue at which `again` is inserted.
-        // `rest`: PSN of the next response of the original READ, if this READ is in the queue. `continues`: an earlier
-        // duplicate in the queue is to send the first responses of `again`, and ends below the end of `again`.
+        // `again`: the responses requested by the duplicate. `at`: index in the queue at which `again` is inserted.
+        // `rest`: PSN of the next response of the original READ, if this READ is in the queue. `continues`: true if the
+        // queue has an earlier duplicate, not yet served, with the first responses of `again`, but not with the last.
         let (mut at, mut rest, mut continues) = (None, None, false);
         for (place, waiting) in self.queue.iter().enumerate() {
             let (index, next) = (covers(waiting), waiting.next_psn());
@@ -275,7 +276,8 @@ impl ReadQueue {
     }
 
     /// Removes from the history each READ that is half the PSN circle or more below `psn`, because new requests reuse
-    /// its PSNs. `psn`: PSN executed last, or expected PSN. At least one call is required per half of the circle.
+    /// its PSNs. `psn`: PSN executed last, or expected PSN. While `psn` advances by half the circle, at least
+    /// one call is required.
     #[inline]
     pub(crate) fn forget_stale(&mut self, psn: Psn) {
         let is_behind =
@@ -314,7 +316,7 @@ impl ReadQueue {
     }
 
     /// Searches the history, which is in PSN order, for the READ that contains the duplicate with PSN `psn` and RETH
-    /// `reth`. Returns the index of this READ, and the responses that the duplicate requests.
+    /// `reth`. Returns the index of this READ, and the responses requested by the duplicate.
     fn resource_of(&self, psn: Psn, reth: &Reth) -> Option<(usize, Waiting)> {
         let base = self.resources.front()?.request.first;
         let wanted = psn.distance_from(base);

@@ -166,8 +166,8 @@ impl Requester {
         self.draining = draining;
     }
 
-    /// Changes the parameters. An armed timer keeps its deadline. Congestion control starts anew if
-    /// `is_congestion_changed`.
+    /// Changes the parameters. An armed timer keeps its deadline. If `is_congestion_changed`, congestion control starts
+    /// anew.
     pub(crate) fn reconfigure(&mut self, config: RequesterConfig, is_congestion_changed: bool) {
         if is_congestion_changed {
             self.congestion = Congestion::new(&config.congestion, config.link_bits_per_sec);
@@ -241,8 +241,9 @@ impl Requester {
         }
     }
 
-    /// Returns the position of packet `psn`, which was sent or assigned before; `None` if the packet belongs to a work
-    /// request with a fault, which is not sent. Lost packets of earlier work requests are still retransmitted.
+    /// Returns the position of packet `psn`, which was sent or assigned before; `None` if the packet belongs to the
+    /// work request of `local_fault`, which cannot be sent. Lost packets of earlier work requests are still
+    /// retransmitted.
     #[inline]
     fn find(&self, outstanding: &mut Outstanding, psn: Psn) -> Option<Place> {
         let place = outstanding.find(psn)?;

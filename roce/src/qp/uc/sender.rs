@@ -90,15 +90,16 @@ impl Sender {
         }
     }
 
-    /// If the next work request may start, assigns PSNs to it and returns the position of its first packet. If it is a
-    /// local operation, executes it and returns its position.
+    /// If the next work request may start, assigns PSNs to this work request, and returns the position of its first
+    /// packet. If this work request is a local operation, executes the local operation, and returns its position.
     fn start_next<P: Port>(&mut self, outstanding: &mut Outstanding, tx: &TxContext<'_, P>) -> Option<Place> {
         if self.draining {
             return None;
         }
         let wqe = outstanding.next_unassigned()?;
         if wqe.op.is_local() {
-            // All earlier work requests are sent, and therefore complete.
+            // A fence does not delay the local operation: all earlier work requests are sent, and so have completed or
+            // complete in this poll.
             return start_local(outstanding, true, tx).unwrap_or_else(|status| {
                 self.fault = Some(status);
                 None

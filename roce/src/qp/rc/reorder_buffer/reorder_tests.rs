@@ -169,8 +169,9 @@ fn requests_are_found_by_slot_and_psn() {
     }
 }
 
-/// Packets of PSN 1000 and above, of one cell each, have taken all cells that their queue pair may take. Columns: name;
-/// length in bytes and PSN of the next packet; whether the packet of the highest PSN is dropped to make room.
+/// Before the packet of a row is received, packets with PSNs from 1000 on, of one cell each, take all cells that the
+/// queue pair may take. Columns: name; length in bytes and PSN of the packet; whether the buffered packet with the
+/// highest PSN is dropped to make room. PSNs are relative to `EXPECTED`.
 #[rustfmt::skip]
 const FULL: &[(&str, usize, u32, bool)] = &[
     ("below all", SHORT, 999, true),

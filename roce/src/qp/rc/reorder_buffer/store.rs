@@ -346,7 +346,7 @@ impl ReorderStore {
         Some(self.request(self.oldest)?.buffered_at.plus_nanos(REORDER_NANOS_MAX))
     }
 
-    /// Frees one expired request, if any. Returns the index of its queue pair, and its PSN.
+    /// Frees one expired request, if any. Returns the index of its queue pair, and the PSN of the request.
     pub(crate) fn pop_expired(&mut self, now: Instant) -> Option<(usize, Psn)> {
         self.next_expiry().filter(|expiry| *expiry <= now)?;
         let (slot, header) = self.remove(self.oldest)?;

@@ -48,7 +48,7 @@ fn packet_of(token: &str) -> Pkt {
     Pkt { ack_req: has_ack_req, ..packet }
 }
 
-/// Runs one token that is not a response. Returns the token; if the token is a poll, also the responses sent.
+/// Runs one token that is not a response. For a poll, returns the token and the responses sent; otherwise the token.
 fn run_token(bench: &mut Bench, token: &str) -> String {
     if let Some(poll) = token.strip_prefix('/') {
         let limit = poll.trim_start_matches('p').parse().unwrap_or(64);

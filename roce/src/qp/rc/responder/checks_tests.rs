@@ -114,7 +114,8 @@ fn packets_of_a_message_arrive_in_their_order() {
             }
         };
         let len_bytes = len(!info.ends_message());
-        // Bytes of the WRITE in progress after its FIRST, chosen so that a payload of `len_bytes` is valid.
+        // `left`: bytes that the FIRST of the WRITE in progress leaves to later packets. `own`: length in the RETH of
+        // `request`. With these lengths a payload of `len_bytes` is valid.
         let left = if info.ends_message() { len_bytes.max(1) } else { 2 * MTU_BYTES };
         let own = if info.position == crate::wire::Position::First { 2 * MTU_BYTES } else { len_bytes };
         for (state, wanted) in [None, Some(RC_SENDS[0]), Some(RC_WRITES[0])].into_iter().zip(wanted) {

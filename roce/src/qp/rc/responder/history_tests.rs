@@ -1,4 +1,4 @@
-//! Test of the history of READs: one round of the PSN circle after a READ, an ACK has a PSN of this READ.
+//! Test of the history of READs: 2^24 PSNs after a READ, an ACK may have the PSN that the READ had.
 
 use super::{Responder, ResponderConfig};
 use crate::id::{Msn, RKey};
@@ -9,8 +9,8 @@ use crate::qp::rc::read_queue::ReadRequest;
 use crate::qp::rc::reorder_buffer::ReorderStore;
 use crate::wire::Reth;
 
-/// No later READ replaces the READ of PSN `first` in the history. If `forget_stale` did not remove this READ, the last
-/// ACK would have PSN `first - 1` instead of `first`.
+/// A READ has PSN `first`; the 2^24 PSNs after this READ contain no READ. Therefore the last ACK has PSN `first`, which
+/// is in use again. If `forget_stale` did not remove the READ from the history, this ACK would have PSN `first - 1`.
 #[test]
 fn an_acknowledgement_goes_up_to_a_psn_that_a_read_had_a_round_of_psns_before() {
     let first = Psn::new(0xFF_FF00);
