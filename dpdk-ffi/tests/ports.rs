@@ -208,6 +208,11 @@ fn the_last_frames_of_a_process_that_exits_are_received() {
     play_memif("exits-server", "memif_server_exits", "memif_slow_client");
 }
 
+#[test]
+fn actions_run_at_the_exit() {
+    play_alone("exit_actions");
+}
+
 /// A process that waited for the peer without a limit would end by the alarm of the part.
 #[test]
 fn a_memif_peer_that_is_stopped_does_not_keep_a_process_from_its_end() {
