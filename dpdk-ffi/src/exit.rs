@@ -2,16 +2,16 @@
 //! threads use a device:
 //!
 //! 1. The actions of [`ExitAction`] run.
-//! 2. The peers of memif ports receive the frames in the rings, see `memif::unread`.
+//! 2. The function of [`wait_by`] runs: the peers of memif ports receive the frames in the rings.
 //! 3. The files of [`ExitFile`] are removed.
 
 use std::fs;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::PathBuf;
-use std::sync::{Mutex, MutexGuard, Once, PoisonError};
+use std::sync::{Mutex, MutexGuard, Once, OnceLock, PoisonError};
 
+use crate::NoCancel;
 use crate::process::{self, PerProcess};
-use crate::{NoCancel, memif};
 
 type Action = Box<dyn Fn() + Send>;
 
@@ -20,6 +20,8 @@ type Action = Box<dyn Fn() + Send>;
 static ENTRIES: PerProcess<Mutex<Entries>> = PerProcess::new();
 /// Registration of `on_exit`, which a forked process inherits.
 static AT_EXIT: Once = Once::new();
+/// The function of [`wait_by`].
+static WAIT: OnceLock<fn()> = OnceLock::new();
 
 #[derive(Default)]
 struct Entries {
@@ -32,8 +34,14 @@ fn entries() -> MutexGuard<'static, Entries> {
     ENTRIES.get().lock().unwrap_or_else(PoisonError::into_inner)
 }
 
+/// Makes `wait` run at the exit, unless an earlier call has named a function, or EAL is that of another process.
+pub(crate) fn wait_by(wait: fn()) {
+    register();
+    WAIT.get_or_init(|| wait);
+}
+
 /// Makes `on_exit` run at the exit.
-pub(crate) fn register() {
+fn register() {
     // SAFETY: `on_exit` does not unwind, and is not unloaded while its objects are used. If the C library has no memory
     // for the registration, the process exits as after a kill.
     AT_EXIT.call_once(|| _ = unsafe { libc::atexit(on_exit) });
@@ -101,8 +109,10 @@ extern "C" fn on_exit() {
         // A panic is on standard error by now; it must not unwind into the C library.
         let _ = catch_unwind(AssertUnwindSafe(action));
     }
-    if process::owns_eal() {
-        memif::wait_all_received();
+    if let Some(wait) = WAIT.get()
+        && process::owns_eal()
+    {
+        wait();
     }
     for path in entries().files.drain(..) {
         // An error means that the owner has just removed the file.

@@ -15,8 +15,8 @@ use super::event;
 use super::message::{self, Handshake, MESSAGE_BYTES, Message, Role, kind};
 use super::ring::{Map, Pieces, Region, RxRing, TxRing, Unread};
 use crate::eventfd::{Event, RingWake, Watched};
+use crate::guard;
 use crate::port_id::PortId;
-use crate::{exit, guard};
 
 /// Connections of one listening socket that have not finished the handshake, at most. A further one is
 /// closed.
@@ -155,7 +155,6 @@ pub(crate) fn install() {
     static INSTALLED: Once = Once::new();
     INSTALLED.call_once(|| {
         event::register();
-        exit::register();
         let hooks = dpdk_sys::shim_memif_hooks {
             listen: Some(on_listen),
             accept: Some(on_accept),

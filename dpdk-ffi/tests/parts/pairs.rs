@@ -225,11 +225,18 @@ pub(super) fn memif_victim(role: &str) {
 /// Frames in the ring of a memif when its connection ends.
 const LAST_FRAMES: usize = 30;
 
-/// Receives frames one by one, more slowly than the peer sends them, until the connection ends.
+/// Receives frames one by one, more slowly than the peer sends them, until the connection ends. Sends frames until the
+/// first arrives: the peer waits for one, because a server could not send before this process receives.
 pub(super) fn memif_slow(role: &str) {
     let mut port = memif(role, 2048);
     let (mut frames, mut received) = (Vec::new(), 0);
     wait_until("the end of the connection", || {
+        if received == 0
+            && let Some(frame) = port.queue.tx_reserve(60)
+        {
+            frame.copy_from_slice(&pattern(0, 60));
+        }
+        port.queue.tx_flush();
         received += port.queue.rx_burst(&mut frames, 1);
         frames.clear();
         received > 0 && !port.control.link().is_up
@@ -240,12 +247,14 @@ pub(super) fn memif_slow(role: &str) {
 /// Closes its port when the last frame is in the ring.
 pub(super) fn memif_closes(role: &str) {
     let mut port = memif(role, 2048);
+    receive(&mut port);
     (0..LAST_FRAMES).for_each(|seed| send(&mut port, &pattern(seed, 100)));
 }
 
 /// Exits when the last frame is in the ring, without closing its port.
 pub(super) fn memif_exits(role: &str) {
     let mut port = memif(role, 2048);
+    receive(&mut port);
     (0..LAST_FRAMES).for_each(|seed| send(&mut port, &pattern(seed, 100)));
     exit();
 }
