@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 
 use crate::eal::Eal;
 use crate::errno::Errno;
-use crate::exit::ExitFile;
+use crate::exit::{self, ExitFile};
 use crate::guard;
 use crate::log::{self, LogLines};
 use crate::memif::{self, MemifAccess};
@@ -249,6 +249,7 @@ fn check_memif(name: &str, args: &str, access: &MemifAccess) -> Result<(), Devic
         return Err(DeviceError::AccessNotKept { name: name() });
     }
     memif::install();
+    exit::wait_by(memif::wait_all_received);
     Ok(())
 }
 

@@ -1,16 +1,51 @@
-//! Files that are removed when the process exits (`exit`, or the return of `main`) without a drop of their owner, as a
-//! thread may end the process while other threads use a device.
+//! The exit of the process (`exit`, or the return of `main`) without drops, as a thread may end the process while other
+//! threads use a device:
+//!
+//! 1. The actions of [`ExitAction`] run.
+//! 2. The function of [`wait_by`] runs: the peers of memif ports receive the frames in the rings.
+//! 3. The files of [`ExitFile`] are removed.
 
 use std::fs;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::PathBuf;
-use std::sync::{Mutex, Once, PoisonError};
+use std::sync::{Mutex, MutexGuard, Once, OnceLock, PoisonError};
 
-use crate::process::PerProcess;
+use crate::NoCancel;
+use crate::process::{self, PerProcess};
 
-/// The files of this process. A forked process that exits removes none of its parent's.
-static FILES: PerProcess<Mutex<Vec<PathBuf>>> = PerProcess::new();
-/// Registration of `remove_files`, which a forked process inherits.
+type Action = Box<dyn Fn() + Send>;
+
+/// Actions and files of this process. A forked process that exits takes no action of its parent's, and removes none of
+/// its files.
+static ENTRIES: PerProcess<Mutex<Entries>> = PerProcess::new();
+/// Registration of `on_exit`, which a forked process inherits.
 static AT_EXIT: Once = Once::new();
+/// The function of [`wait_by`].
+static WAIT: OnceLock<fn()> = OnceLock::new();
+
+#[derive(Default)]
+struct Entries {
+    files: Vec<PathBuf>,
+    actions: Vec<(u64, Action)>,
+    last_action: u64,
+}
+
+fn entries() -> MutexGuard<'static, Entries> {
+    ENTRIES.get().lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Makes `wait` run at the exit, unless an earlier call has named a function, or EAL is that of another process.
+pub(crate) fn wait_by(wait: fn()) {
+    register();
+    WAIT.get_or_init(|| wait);
+}
+
+/// Makes `on_exit` run at the exit.
+fn register() {
+    // SAFETY: `on_exit` does not unwind, and is not unloaded while its objects are used. If the C library has no memory
+    // for the registration, the process exits as after a kill.
+    AT_EXIT.call_once(|| _ = unsafe { libc::atexit(on_exit) });
+}
 
 /// A file of this process that is removed if the process exits before the value is dropped. The owner removes the file
 /// before the drop.
@@ -20,27 +55,66 @@ pub struct ExitFile(PathBuf);
 impl ExitFile {
     /// Registers the file `path`.
     pub fn new(path: PathBuf) -> Self {
-        // SAFETY: `remove_files` does not unwind, and is not unloaded while its objects are used. If the C library has no
-        // memory for the registration, the files stay, as after a kill.
-        AT_EXIT.call_once(|| _ = unsafe { libc::atexit(remove_files) });
+        register();
         // A path that is relative now may name another file at the exit.
         let path = std::path::absolute(&path).unwrap_or(path);
-        FILES.get().lock().unwrap_or_else(PoisonError::into_inner).push(path.clone());
+        entries().files.push(path.clone());
         Self(path)
     }
 }
 
 impl Drop for ExitFile {
     fn drop(&mut self) {
-        let mut files = FILES.get().lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(index) = files.iter().position(|path| *path == self.0) {
-            files.swap_remove(index);
+        let mut entries = entries();
+        if let Some(index) = entries.files.iter().position(|path| *path == self.0) {
+            entries.files.swap_remove(index);
         }
     }
 }
 
-extern "C" fn remove_files() {
-    for path in FILES.get().lock().unwrap_or_else(PoisonError::into_inner).drain(..) {
+/// A function that runs if the process exits before the value is dropped. Other threads run meanwhile, and may never
+/// release a lock: the function must not wait without a limit.
+#[derive(Debug)]
+pub struct ExitAction(u64);
+
+impl ExitAction {
+    /// Registers `action`.
+    pub fn new(action: impl Fn() + Send + 'static) -> Self {
+        register();
+        let mut entries = entries();
+        entries.last_action += 1;
+        let number = entries.last_action;
+        entries.actions.push((number, Box::new(action)));
+        Self(number)
+    }
+}
+
+impl Drop for ExitAction {
+    fn drop(&mut self) {
+        let mut entries = entries();
+        let index = entries.actions.iter().position(|(number, _)| *number == self.0);
+        let action = index.map(|index| entries.actions.swap_remove(index));
+        // Before `action` is dropped, which may drop values of this file.
+        drop(entries);
+        drop(action);
+    }
+}
+
+extern "C" fn on_exit() {
+    // Below, threads sleep and files are removed: the exit must not be cancelled there.
+    let _no_cancel = NoCancel::new();
+    // Not run under the lock, because an action may drop values of this file.
+    let actions = std::mem::take(&mut entries().actions);
+    for (_, action) in &actions {
+        // A panic is on standard error by now; it must not unwind into the C library.
+        let _ = catch_unwind(AssertUnwindSafe(action));
+    }
+    if let Some(wait) = WAIT.get()
+        && process::owns_eal()
+    {
+        wait();
+    }
+    for path in entries().files.drain(..) {
         // An error means that the owner has just removed the file.
         let _ = fs::remove_file(path);
     }

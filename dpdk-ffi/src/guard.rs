@@ -28,6 +28,12 @@ pub(crate) fn lock(name: &str) -> Option<Lock> {
     })
 }
 
+/// Takes the lock if it is free.
+pub(crate) fn try_lock() -> Option<Lock> {
+    // SAFETY: released by `drop`.
+    unsafe { dpdk_sys::shim_guard_try_lock() }.then_some(Lock { _not_send: PhantomData })
+}
+
 impl Drop for Lock {
     fn drop(&mut self) {
         // SAFETY: taken by `lock`, in this thread.

@@ -58,7 +58,7 @@ pub use ethdev::{
     DEFAULT_DESCRIPTORS, EthPort, EthQueue, HELD_MBUFS, Link, PortBuilder, PortCounters, PortError, PortInfo,
     PortStats, QueueSet, TX_QUEUE_FRAMES, WakeKind,
 };
-pub use exit::ExitFile;
+pub use exit::{ExitAction, ExitFile};
 pub use log::{LogLevel, LogLines};
 pub use mbuf::{AppendError, Mbuf, Segments};
 pub use memif::MemifAccess;

@@ -111,6 +111,11 @@ void shim_guard_lock(void)
 	pthread_mutex_lock(&control_lock);
 }
 
+bool shim_guard_try_lock(void)
+{
+	return pthread_mutex_trylock(&control_lock) == 0;
+}
+
 void shim_guard_unlock(void)
 {
 	pthread_mutex_unlock(&control_lock);

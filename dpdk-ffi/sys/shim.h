@@ -65,6 +65,8 @@ void shim_guard_burst_end(struct shim_burst_flag *flag);
 /* Enclose an operation that attaches, starts, stops, closes or detaches a memif port. */
 void shim_guard_lock(void);
 void shim_guard_unlock(void);
+/* As `lock`, but returns false if another thread has the lock. */
+bool shim_guard_try_lock(void);
 
 /* Called by the memif driver in place of the system calls, with the same meaning: see memif.c. Installed before the
  * first memif device is attached. */

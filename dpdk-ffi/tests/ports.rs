@@ -196,6 +196,38 @@ fn survive(survivor: &str, victim: &str) {
     );
 }
 
+#[test]
+fn the_last_frames_of_a_memif_that_closes_are_received() {
+    play_memif("closes-client", "memif_slow_server", "memif_client_closes");
+    play_memif("closes-server", "memif_server_closes", "memif_slow_client");
+}
+
+#[test]
+fn the_last_frames_of_a_process_that_exits_are_received() {
+    play_memif("exits-client", "memif_slow_server", "memif_client_exits");
+    play_memif("exits-server", "memif_server_exits", "memif_slow_client");
+}
+
+#[test]
+fn actions_run_at_the_exit() {
+    play_alone("exit_actions");
+}
+
+/// A process that waited for the peer without a limit would end by the alarm of the part.
+#[test]
+fn a_memif_peer_that_is_stopped_does_not_keep_a_process_from_its_end() {
+    for part in ["memif_fills_and_closes", "memif_fills_and_exits"] {
+        let stopped = start(memif("stopped", "memif_stops"));
+        let mut ending = start(memif("stopped", part));
+        // Whether it went well is judged below, from its output.
+        let _status = ending.wait();
+        let pid = libc::pid_t::try_from(stopped.id()).expect("the ID of a process");
+        // SAFETY: the process was not waited for, so the ID is its own.
+        unsafe { libc::kill(pid, libc::SIGCONT) };
+        finish([stopped, ending]);
+    }
+}
+
 /// An ordinary user: another one where the tests run as root.
 #[test]
 fn memif_works_for_an_ordinary_user() {

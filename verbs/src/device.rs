@@ -121,6 +121,13 @@ pub(crate) struct SharedState {
 /// Number of attempts of `drive_later` to lock the engine before the thread yields the processor.
 const LOCK_TRIES: u32 = 64;
 
+/// Number of polls of the engine at the exit of the process. The engine delays an ACK by one poll: the first poll may
+/// make an ACK due, the second poll sends this ACK.
+const EXIT_POLLS: u32 = 2;
+
+/// Number of attempts to lock the engine at the exit of the process: some milliseconds.
+const EXIT_LOCK_TRIES: u32 = 16_384;
+
 /// Largest number of unresolved neighbours that one call of `follow_kernel` resolves through the kernel.
 const WANTED_PER_TURN: usize = 32;
 
@@ -446,6 +453,24 @@ impl Shared {
         if let Some(mut driven) = self.driven.try_lock_to_send() {
             self.activity.count_poll();
             driven.send_posted();
+        }
+    }
+
+    /// Sends the responses due at the exit of the process, at which no queue pair is destroyed. Does not wait without a
+    /// limit for the engine: another thread may be driving the engine, and then sends the responses, or may never
+    /// release the lock.
+    pub(crate) fn send_at_exit(&self) {
+        for _ in 0..EXIT_LOCK_TRIES {
+            if let Some(mut driven) = self.try_lock() {
+                for _ in 0..EXIT_POLLS {
+                    driven.poll(self.now());
+                }
+                return;
+            }
+            if self.fatal.reason().is_some() {
+                return;
+            }
+            relax();
         }
     }
 

@@ -62,10 +62,6 @@ pub struct ContextObjects {
     owned: Mutex<HashSet<Object>>,
 }
 
-/// Number of polls of the engine before a queue pair is destroyed. The first poll may make an ACK due; the second poll
-/// sends this ACK.
-const FAREWELL_POLLS: u32 = 2;
-
 impl ContextObjects {
     pub(crate) fn new(device: Arc<Device>, events: Arc<Inbox<AsyncEvent>>) -> Self {
         device.shared.listeners.add_context(&events);
@@ -123,15 +119,7 @@ impl ContextObjects {
         self.known(object)?;
         let shared = self.shared();
         match object {
-            Object::Qp(qpn) => {
-                let mut driven = shared.lock()?;
-                // The engine delays an ACK by one poll. If the application ends as soon as it has received a SEND, the
-                // ACK would not be sent without these polls, and the SEND would fail at the peer.
-                for _ in 0..FAREWELL_POLLS {
-                    driven.poll(shared.now());
-                }
-                driven.engine.destroy_qp(qpn)?;
-            }
+            Object::Qp(qpn) => shared.lock()?.engine.destroy_qp(qpn)?,
             Object::Srq(srq) => shared.lock()?.engine.destroy_srq(srq)?,
             Object::Cq(cq) => self.shared_objects()?.destroy_cq(cq)?,
             Object::Mr(lkey) => self.shared_objects()?.deregister(lkey)?,

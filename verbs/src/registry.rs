@@ -2,12 +2,13 @@
 
 use std::fs::File;
 use std::io::BufWriter;
+use std::mem;
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 use std::thread;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
-use dpdk_ffi::{NoCancel, PerProcess};
+use dpdk_ffi::{ExitAction, NoCancel, PerProcess};
 use roce::engine::{Engine, EngineConfig};
 use roce::port::events::Events;
 use roce::port::fault::Fault;
@@ -28,6 +29,7 @@ pub(crate) struct Device {
     pub(crate) shared: Arc<Shared>,
     pub(crate) options: DeviceOptions,
     pub(crate) membership: Membership,
+    _at_exit: ExitAction,
 }
 
 impl Drop for Device {
@@ -141,7 +143,15 @@ fn open_device(spec: &PortSpec, options: &DeviceOptions) -> Result<Arc<Device>, 
     let link = LinkWatch::new(&shared, opened.interface);
     let membership = progress::join(BackgroundServer::new(shared.clone(), link, stat.ok()))
         .map_err(|error| OpenError::System { what: "cannot start a thread", error })?;
-    Ok(Arc::new(Device { shared, options: options.clone(), membership }))
+    let at_exit = Arc::downgrade(&shared);
+    let at_exit = ExitAction::new(move || {
+        if let Some(shared) = at_exit.upgrade() {
+            shared.send_at_exit();
+            // Not dropped, because the last drop would close the port at the exit.
+            mem::forget(shared);
+        }
+    });
+    Ok(Arc::new(Device { shared, options: options.clone(), membership, _at_exit: at_exit }))
 }
 
 #[cfg(test)]
@@ -152,8 +162,8 @@ mod tests {
 
     use super::*;
     use crate::{
-        Access, ConnectOptions, Context, Event, QpAttr, QpOptions, QpState, RecvRequest, SendData, SendFlags,
-        SendOp, SendRequest, SrqOptions, WcStatus,
+        Access, ConnectOptions, Context, Event, ProgressPolicy, QpAttr, QpOptions, QpState, RecvRequest,
+        SendData, SendFlags, SendOp, SendRequest, SrqOptions, WcStatus,
     };
 
     fn spec(text: &str) -> PortSpec {
@@ -210,6 +220,28 @@ mod tests {
         assert_eq!((&bytes, near.counters().0.rdma_sends), (b"whole", 20));
         drop((from, qp, near_pd, near_cq, near));
         assert!(far.progress().is_ok(), "the device is still open");
+    }
+
+    /// At the exit no thread polls, and the program has received its last message in its last poll.
+    #[test]
+    fn the_delayed_ack_of_the_last_message_is_sent_at_the_exit() {
+        let options = DeviceOptions { progress: ProgressPolicy::Application, ..DeviceOptions::default() };
+        let context = Context::open(&spec("eal:net_null98,dev.no-rx=1,ip=10.0.98.1/24"), &options).unwrap();
+        let pd = context.alloc_pd().unwrap();
+        let [near_cq, far_cq] = [(), ()].map(|()| context.create_cq(8, None).unwrap());
+        let [near, far] = [&near_cq, &far_cq].map(|cq| pd.create_qp(&QpOptions::new(cq)).unwrap());
+        let connect = ConnectOptions { gid_index: 1, ..ConnectOptions::default() };
+        near.connect(&far.endpoint(1), &connect).unwrap();
+        far.connect(&near.endpoint(1), &connect).unwrap();
+        let memory = pd.alloc(64, Access::LOCAL_WRITE).unwrap();
+        far.post_recv(&RecvRequest { wr_id: 1, sges: &[memory.sge(0, 8)] }).unwrap();
+        let (flags, data) = (SendFlags::default(), SendData::Sges(&[memory.sge(8, 8)]));
+        near.post_send(&SendRequest { wr_id: 2, op: SendOp::Send, flags, data }).unwrap();
+        let received = std::iter::repeat_with(|| far_cq.poll_one().unwrap()).flatten().next();
+        assert_eq!(received.map(|cqe| cqe.status), Some(WcStatus::Success));
+        assert_eq!(context.counters().0.sent_pkts, 1, "the SEND");
+        context.shared().send_at_exit();
+        assert_eq!(context.counters().0.sent_pkts, 2, "the SEND and the ACK");
     }
 
     #[test]

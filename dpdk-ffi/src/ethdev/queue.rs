@@ -29,11 +29,15 @@ pub const HELD_MBUFS: usize = TX_QUEUE_FRAMES + TX_SPARES;
 /// Calls per flush in which a driver takes no frame, at most. A full ring does not drain within a few of
 /// these; the frames stay queued for the next flush.
 const FLUSH_STALLS_MAX: usize = 3;
+/// Frames that a queue receives and discards at a time before its drop.
+const DISCARDED_FRAMES: usize = 32;
 /// Time without a sent frame after which the receiver of the frames counts as stopped. Longer than a process waits for a
 /// processor as a rule, also under a CPU quota of the kernel's default period (100 ms).
 const STALL_MAX: Duration = Duration::from_millis(100);
 
-/// A receive queue and a transmit queue of an open port, of the same number. Drop discards the queued frames.
+/// A receive queue and a transmit queue of an open port, of the same number. Drop discards the queued frames. On a memif
+/// drop first sends them, and waits until the peer has received all frames sent, at most 50 ms, because the peer loses
+/// the others when the port is closed.
 ///
 /// One thread at a time may use a queue, which `&mut` ensures; different queues of a port may be used by different
 /// threads at the same time. A queue may move between threads (`Send`, not `Sync`). While the port is stopped, bursts
@@ -408,9 +412,26 @@ impl EthQueue {
     }
 }
 
+impl EthQueue {
+    /// On a memif, sends the queued frames and waits until the peer has received all frames. Received frames are
+    /// discarded, so that the peer does not wait if it closes its port at the same time.
+    fn settle(&mut self) {
+        if self.memif.is_none() || !self.started {
+            return;
+        }
+        let mut received = Vec::new();
+        memif::wait_received(self.port_id, || {
+            self.tx_flush();
+            self.rx_burst(&mut received, DISCARDED_FRAMES);
+            received.clear();
+        });
+    }
+}
+
 impl Drop for EthQueue {
     fn drop(&mut self) {
         if process::owns_eal() {
+            self.settle();
             self.tx_discard();
             self.open.remove_queue();
         }

@@ -13,8 +13,9 @@ use std::{io, ptr};
 
 use super::event;
 use super::message::{self, Handshake, MESSAGE_BYTES, Message, Role, kind};
-use super::ring::{Map, Pieces, Region, RxRing, TxRing};
+use super::ring::{Map, Pieces, Region, RxRing, TxRing, Unread};
 use crate::eventfd::{Event, RingWake, Watched};
+use crate::guard;
 use crate::port_id::PortId;
 
 /// Connections of one listening socket that have not finished the handshake, at most. A further one is
@@ -42,6 +43,8 @@ pub(super) struct Live {
     pub(super) map: Map,
     /// By number of the queue. Accessed by bursts of this queue only.
     pub(super) rings: Vec<UnsafeCell<Rings>>,
+    /// Of each transmit ring. Read under the lock of guard.c, also beside bursts.
+    pub(super) unread: Vec<Unread>,
     /// Set after a violation by the peer: no later burst accesses its memory.
     pub(super) broken: AtomicBool,
 }
@@ -66,6 +69,20 @@ static LIVE: [AtomicPtr<Live>; dpdk_sys::SHIM_MAX_ETHPORTS as usize] =
 #[inline]
 pub(super) fn live(port: PortId) -> *mut Live {
     LIVE.get(usize::from(port)).map_or(ptr::null_mut(), |live| live.load(Ordering::Acquire))
+}
+
+/// Returns whether the peer of `port`, or if `port` is `None` of any port, has frames to receive. True if the connections
+/// are changing at present.
+pub(super) fn has_unread(port: Option<PortId>) -> bool {
+    // While this thread has the lock, no handler and no control operation unmaps a ring. The thread does not wait for the
+    // lock: `exit` may have been called by a thread that has it, or for which its holder waits.
+    let Some(_lock) = guard::try_lock() else { return true };
+    let connections = LIVE.iter().zip(0..).filter(|(_, number)| port.is_none_or(|port| port == *number));
+    connections.into_iter().any(|(live, _)| {
+        // SAFETY: dropped by handlers and control operations only, and none of those runs under the lock.
+        let live = unsafe { live.load(Ordering::Acquire).as_ref() };
+        live.is_some_and(|live| !live.broken.load(Ordering::Relaxed) && live.unread.iter().any(Unread::any))
+    })
 }
 
 fn publish(port: PortId, live: *mut Live) {
@@ -206,6 +223,7 @@ impl Table {
         let map = Map::new(regions.ok_or("a region that is not mapped")?);
         let (rx, tx) = peer.handshake.rings(&map).ok_or("rings outside of the memory")?;
         let count = rx.len().max(tx.len());
+        let unread = tx.iter().map(TxRing::unread).collect();
         let (mut rx, mut tx) = (rx.into_iter(), tx.into_iter());
         let (rx_events, tx_events) = peer.handshake.events();
         let wakes = self.ports.get(&peer.port).map(|state| state.wakes.clone()).unwrap_or_default();
@@ -220,7 +238,7 @@ impl Table {
             pieces: Pieces::new(),
         });
         let rings = rings.map(UnsafeCell::new).take(count).collect();
-        let live = Live { fd, map, rings, broken: AtomicBool::new(false) };
+        let live = Live { fd, map, rings, unread, broken: AtomicBool::new(false) };
         publish(peer.port, Box::into_raw(Box::new(live)));
         self.ports.get(&peer.port).into_iter().for_each(PortState::on_link_change);
         Ok(())

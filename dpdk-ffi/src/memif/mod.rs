@@ -5,7 +5,8 @@
 //! * `message` enforces the order and the bounds of the control protocol;
 //! * `ring` reads and writes rings and descriptors that the peer may change at any time;
 //! * `event` wakes a peer that sleeps, and is woken by the peer;
-//! * `burst` moves frames between rings and mbufs, and replaces the driver's bursts.
+//! * `burst` moves frames between rings and mbufs, and replaces the driver's bursts;
+//! * `unread` lets the peer receive the frames in a ring before the connection ends.
 //!
 //! The driver keeps the sockets, the answers of the protocol, the memory and the state of the link.
 //!
@@ -17,8 +18,10 @@ mod control;
 mod event;
 mod message;
 mod ring;
+mod unread;
 
 pub use control::MemifAccess;
 
 pub(crate) use burst::{Counts, Queue, stats, xstats};
 pub(crate) use control::{attached, detached, install, refused, starting};
+pub(crate) use unread::{wait_all_received, wait_received};

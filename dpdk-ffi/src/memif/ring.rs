@@ -461,11 +461,40 @@ impl TxRing {
         self.ring.flags().load(Ordering::Relaxed) & MASK_INT != 0
     }
 
+    /// Returns a view of the ring by which any thread can tell whether the peer has received all frames.
+    pub(crate) fn unread(&self) -> Unread {
+        Unread { ring: self.ring, is_client: self.owns.is_some() }
+    }
+
     /// Passes the frames put so far to the peer.
     #[inline]
     pub(crate) fn publish(&self) {
         let filled = if self.owns.is_some() { Index::Head } else { Index::Tail };
         self.ring.index(filled).store(self.position, Ordering::Release);
+    }
+}
+
+/// The frames of a transmit ring that the peer has not received, by the two indices in the shared memory. The peer can
+/// write both, so the result is no bound of any access; a thread that waits for the peer needs a time limit.
+///
+/// ```text
+///   client: tail .. head    are filled, and not emptied by the server
+///   server: tail .. head    are offered by the client, which offers each slot again after it has emptied the slot
+/// ```
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Unread {
+    ring: Ring,
+    is_client: bool,
+}
+
+impl Unread {
+    /// Whether the peer has not received all frames. Also true while a client has not offered all of its slots, as
+    /// before its first burst.
+    pub(crate) fn any(&self) -> bool {
+        let [head, tail] =
+            [Index::Head, Index::Tail].map(|which| self.ring.index(which).load(Ordering::Acquire));
+        let when_received = if self.is_client { 0 } else { self.ring.slots };
+        head.wrapping_sub(tail) != when_received
     }
 }
 
@@ -668,6 +697,30 @@ mod tests {
             tx.publish();
             for _ in 0..SLOTS {
                 assert_eq!(take(&mut rx, &map), Ok((Taken::Frame, vec![10])));
+            }
+        }
+    }
+
+    #[test]
+    fn frames_are_unread_until_the_peer_has_emptied_their_slots() {
+        for is_client in [false, true] {
+            let mut shared = Shared::new();
+            let map = shared.map();
+            let ring = map.ring(0, 0, 3).unwrap();
+            let of = |is: bool| is.then_some(BUFFER as u32);
+            let (mut tx, mut rx) = (TxRing::new(ring, of(is_client)), RxRing::new(ring, of(!is_client)));
+            let unread = tx.unread();
+            rx.give_back();
+            // More frames than slots, so that the indices go round the ring.
+            for round in 0..20 {
+                assert!(!unread.any(), "round {round}, of a client: {is_client}");
+                let mut available = tx.available().unwrap();
+                assert_eq!(tx.put(&map, &mut available, [[7; 10].as_slice()].into_iter()), Ok(Put::Frame));
+                tx.publish();
+                assert!(unread.any(), "round {round}, of a client: {is_client}");
+                assert_eq!(take(&mut rx, &map), Ok((Taken::Frame, vec![10])));
+                assert!(unread.any(), "the peer may still copy the frame");
+                rx.give_back();
             }
         }
     }

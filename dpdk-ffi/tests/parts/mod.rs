@@ -1,6 +1,7 @@
 //! The parts of the child processes. Each starts its own EAL.
 
 mod device;
+mod exit;
 mod local;
 mod mistakes;
 pub(crate) mod pairs;
@@ -43,6 +44,16 @@ pub(crate) fn play(part: &str) {
         "memif_surviving_server" => pairs::memif_survivor("server"),
         "memif_dying_client" => pairs::memif_victim("client"),
         "memif_dying_server" => pairs::memif_victim("server"),
+        "exit_actions" => exit::exit_actions(),
+        "memif_slow_client" => pairs::memif_slow("client"),
+        "memif_slow_server" => pairs::memif_slow("server"),
+        "memif_client_closes" => pairs::memif_closes("client"),
+        "memif_server_closes" => pairs::memif_closes("server"),
+        "memif_client_exits" => pairs::memif_exits("client"),
+        "memif_server_exits" => pairs::memif_exits("server"),
+        "memif_stops" => pairs::memif_stops(),
+        "memif_fills_and_closes" => pairs::memif_fills(false),
+        "memif_fills_and_exits" => pairs::memif_fills(true),
         "memif_attacked_client" => pairs::memif_attacked_client(),
         "memif_attacked_server" => pairs::memif_attacked_server(),
         "memif_stranger" => crate::hostile::stranger(),

@@ -222,6 +222,73 @@ pub(super) fn memif_victim(role: &str) {
     }
 }
 
+/// Frames in the ring of a memif when its connection ends.
+const LAST_FRAMES: usize = 30;
+
+/// Receives frames one by one, more slowly than the peer sends them, until the connection ends. Sends frames until the
+/// first arrives: the peer waits for one, because a server could not send before this process receives.
+pub(super) fn memif_slow(role: &str) {
+    let mut port = memif(role, 2048);
+    let (mut frames, mut received) = (Vec::new(), 0);
+    wait_until("the end of the connection", || {
+        if received == 0
+            && let Some(frame) = port.queue.tx_reserve(60)
+        {
+            frame.copy_from_slice(&pattern(0, 60));
+        }
+        port.queue.tx_flush();
+        received += port.queue.rx_burst(&mut frames, 1);
+        frames.clear();
+        received > 0 && !port.control.link().is_up
+    });
+    assert_eq!(received, LAST_FRAMES, "the peer ended after so many frames");
+}
+
+/// Closes its port when the last frame is in the ring.
+pub(super) fn memif_closes(role: &str) {
+    let mut port = memif(role, 2048);
+    receive(&mut port);
+    (0..LAST_FRAMES).for_each(|seed| send(&mut port, &pattern(seed, 100)));
+}
+
+/// Exits when the last frame is in the ring, without closing its port.
+pub(super) fn memif_exits(role: &str) {
+    let mut port = memif(role, 2048);
+    receive(&mut port);
+    (0..LAST_FRAMES).for_each(|seed| send(&mut port, &pattern(seed, 100)));
+    exit();
+}
+
+/// Exits as `main` of a program may. The part has succeeded, as far as its process can tell.
+fn exit() -> ! {
+    println!("1 passed");
+    std::process::exit(0);
+}
+
+/// Stops itself by SIGSTOP when it is connected, until another process continues it.
+pub(super) fn memif_stops() {
+    let mut port = memif("server", 2048);
+    receive(&mut port);
+    // SAFETY: a signal that no handler of this process sees.
+    unsafe { libc::raise(libc::SIGSTOP) };
+}
+
+/// Fills the ring to a peer that stops, and then closes its port, or exits.
+pub(super) fn memif_fills(exits: bool) {
+    const STALLS: usize = 100;
+    let mut port = memif("client", 2048);
+    send(&mut port, &pattern(0, 100));
+    let mut stalls = 0;
+    wait_until("the ring to be full", || {
+        while port.queue.tx_reserve(100).map(|frame| frame.fill(3)).is_some() {}
+        stalls = if port.queue.tx_flush() == 0 { stalls + 1 } else { 0 };
+        stalls == STALLS
+    });
+    if exits {
+        exit();
+    }
+}
+
 /// Echoes, whatever peers come, until one of them announces the end.
 pub(super) fn memif_attacked_server() {
     let mut port = memif("server", 2048);

@@ -4,7 +4,8 @@
 
 use super::ingress::refusal_event;
 use super::limits::{
-    CACHED_QPS, NEIGHBOUR_FRAMES_PER_POLL, PREFETCH_AHEAD_QPS, TX_BUDGET_PKTS, TX_QUANTUM_PKTS,
+    CACHED_QPS, LAST_RESPONSES_PKTS, NEIGHBOUR_FRAMES_PER_POLL, PREFETCH_AHEAD_QPS, TX_BUDGET_PKTS,
+    TX_QUANTUM_PKTS,
 };
 use super::qp_object::{Connection, Qp, Service};
 use super::{Engine, Outgoing};
@@ -128,6 +129,38 @@ impl<P: Port> Engine<P> {
             self.after_requester(slot, None);
         }
         outcome
+    }
+
+    /// Sends the responses due of the queue pair with index `slot`, as far as the port takes them and congestion control
+    /// permits, but at most `LAST_RESPONSES_PKTS`; the others are discarded. Called before the application destroys the
+    /// queue pair or changes its state to RESET or ERR, after which no response may be sent (IBA 10.3.1). An RNIC sends
+    /// an ACK when it has executed the request. Without this call, the peer of an application that ends as soon as it
+    /// has received its last message would wait for the delayed ACK of this message until its retries are used up.
+    #[cold]
+    pub(super) fn send_last_responses(&mut self, slot: usize) {
+        let Some(qp) = self.qps.at_mut(slot) else { return };
+        let Some(Connection { service: Service::Rc(rc), address_handle, headers, .. }) = &mut qp.connection
+        else {
+            return;
+        };
+        let Some(handle) = self.address_handles.get(*address_handle) else { return };
+        if std::mem::replace(&mut rc.responses, Responses::None) == Responses::None {
+            return;
+        }
+        self.memory.enter();
+        let mut budget = LAST_RESPONSES_PKTS;
+        let mut tx = TxContext {
+            now: self.now,
+            port: &mut self.port,
+            budget: &mut budget,
+            memory: &self.memory,
+            pd: qp.pd,
+            builder: PacketBuilder { template: &handle.template, headers },
+            counters: &mut qp.counters,
+        };
+        rc.responder.transmit_last(rc.requester.congestion_mut(), &mut tx);
+        self.memory.leave();
+        self.port.tx_flush();
     }
 
     /// Sends packets of an unreliable connection.

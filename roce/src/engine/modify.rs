@@ -40,7 +40,8 @@ impl<P: Port> Engine<P> {
     }
 
     /// Changes the state and attributes of a queue pair as the state table permits (IBA 11.2.5.2). If this function
-    /// returns an error, the queue pair is unchanged.
+    /// returns an error, the queue pair is unchanged. Before a transition to RESET or ERR, the responses due are sent, as
+    /// far as the port takes them at once.
     ///
     /// If `attr` has an address vector, the next hop to its GID must be resolved before this call: [`Engine::resolve`]
     /// must have returned `Known`.
@@ -88,6 +89,9 @@ impl<P: Port> Engine<P> {
         route: Option<Route>,
         is_congestion_changed: bool,
     ) {
+        if matches!(to, QpState::Reset | QpState::Err) {
+            self.send_last_responses(slot);
+        }
         let link_bits_per_sec = self.link_bits_per_sec;
         let Some(qp) = self.qps.at_mut(slot) else { return };
         let attributes = *qp.attributes();

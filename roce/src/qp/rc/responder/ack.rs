@@ -166,6 +166,11 @@ impl AckPolicy {
             && expected.distance_from(self.last_acked_psn) < ACK_DELAY_PKTS_MAX
     }
 
+    /// Ends the delay of the ACK that is due.
+    pub(super) fn end_delay(&mut self) {
+        self.ack_may_wait = false;
+    }
+
     #[inline]
     pub(super) fn last_acked_psn(&self) -> Psn {
         self.last_acked_psn

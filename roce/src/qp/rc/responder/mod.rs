@@ -325,6 +325,12 @@ impl Responder {
         self.transmitter().transmit(congestion, tx)
     }
 
+    /// Sends the responses due as [`Responder::transmit`] does, but does not delay the ACK.
+    pub(crate) fn transmit_last<P: Port>(&mut self, congestion: &mut Congestion, tx: &mut TxContext<'_, P>) {
+        self.acks.end_delay();
+        self.transmit(congestion, tx);
+    }
+
     #[inline]
     fn transmitter(&mut self) -> Transmitter<'_> {
         Transmitter {
