@@ -106,8 +106,8 @@ counters! {
         /// READ responses with the PSN of a request other than a READ. Most stale responses are dropped before their
         /// ICRC is computed.
         stale_responses,
-        /// READ responses whose length, position (FIRST, MIDDLE, LAST, ONLY) or AETH is invalid at the index of their
-        /// PSN in the READ.
+        /// READ responses with a payload length or an opcode (FIRST, MIDDLE, LAST, ONLY) that is wrong for their PSN,
+        /// or with an AETH that is no ACK.
         bad_resp_err,
         /// Requests answered by a NAK with the code invalid request.
         resp_invalid_request,

@@ -112,8 +112,8 @@ pub(crate) struct BackgroundServer {
     /// Value of `Activity::polls` at the beginning of the last sleep.
     polls_slept: u64,
     spurious: u32,
-    /// Whether the statistics socket may end a rest. After a failure to accept a reader, false until the next
-    /// maintenance.
+    /// Whether the statistics socket may end a rest. After a failure to accept a connection, false until the next call
+    /// of `maintain`.
     accepts: bool,
 }
 
@@ -212,9 +212,9 @@ impl BackgroundServer {
         let is_led = shared.sleep.is_led();
         let is_used = std::mem::replace(&mut self.polls_slept, polls) != polls;
         if is_led {
-            // If the leader leaves during this rest, `Sleep::ring_if_due` rings the bell if a deadline of the engine is
-            // more than `LATE_NANOS` before `until`. If application threads have used the engine, `until` is at most
-            // `now` plus `LATE_NANOS`. Then a deadline after `now` does not ring the bell.
+            // If the leader leaves during this rest, `Sleep::ring_if_due` rings the bell only for a deadline of the
+            // engine that is more than `LATE_NANOS` before `until`. If application threads have used the engine,
+            // `until` is limited to `now` plus `LATE_NANOS`, so that no deadline after `now` rings the bell.
             if is_used {
                 until = until.min(now + Duration::from_nanos(LATE_NANOS));
             }
@@ -350,8 +350,8 @@ impl BackgroundServer {
         [bell, stat, link, changes, sources].into_iter().flatten()
     }
 
-    /// Does the work that `woken` reports: answers readers of statistics, and applies changes of the kernel's interface
-    /// and neighbours to the device.
+    /// Does the work that `woken` reports: sends the counters of the device to processes connected to the statistics
+    /// socket, and applies changes of the kernel's interface and neighbours to the device.
     fn serve(&mut self, woken: Woken) {
         if woken.by_stat {
             self.answer();
@@ -369,8 +369,8 @@ impl BackgroundServer {
     }
 
     /// Restarts a memif client whose link is down, applies changes of the link and of the kernel's interface and
-    /// neighbours, answers readers of statistics, and logs the growth of counters that should not grow. Does not poll
-    /// the engine.
+    /// neighbours, sends the counters of the device to processes connected to the statistics socket, and logs the
+    /// growth of counters that should not grow. Does not poll the engine.
     fn maintain(&mut self) {
         self.answer();
         let shared = &*self.shared;

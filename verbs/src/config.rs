@@ -146,7 +146,7 @@ pub enum ConfigError {
     Text {
         /// Name of the file or environment variable that was read; "configuration" if a configuration was written.
         source_name: String,
-        /// Line and defect of the text that was read, or defect of the configuration that was written.
+        /// Line and error of the text that was read, or error of the configuration that was written.
         reason: String,
     },
     /// [`PORT_VARIABLE`] contains a text that is no port name.

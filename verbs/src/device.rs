@@ -70,7 +70,7 @@ pub(crate) struct DeviceCore {
 }
 
 /// The state of a device. In a process forked from the process that opened the device, the state is never used and
-/// never dropped: a thread that does not exist there may hold a lock, and the port is that of the parent.
+/// never dropped, because the port is the parent's, and a thread of the parent may have held a lock at the fork.
 pub(crate) struct Shared(OfProcess<SharedState>);
 
 impl Deref for Shared {
@@ -108,9 +108,9 @@ pub(crate) struct SharedState {
     pub(crate) policy: ProgressPolicy,
     /// Time for which a thread in `CompChannel::wait` polls before it sleeps.
     pub(crate) linger_nanos: AtomicU64,
-    /// A descriptor that is readable while the kernel has reported a change of routes or neighbours. The background
-    /// thread sleeps on this duplicate of the descriptor in `kernel`, because `kernel` is locked only to read the
-    /// changes. `None` if the port is dedicated.
+    /// A descriptor that is readable while reports of changed routes or neighbours are unread: a duplicate of the
+    /// descriptor in `kernel`, so that the background thread can sleep on the descriptor without the lock of `kernel`.
+    /// `None` if the port is dedicated.
     kernel_changes: Option<OwnedFd>,
     /// Dropped after `driven`: the port in `driven` receives packets to the leased QPNs until the port is dropped.
     _lease: Option<Lease>,
@@ -502,7 +502,7 @@ impl Shared {
         speed_mbps.map(|mbps| u64::from(mbps) * 1_000_000)
     }
 
-    /// Returns the speed of the link in Mbit/s, of a NIC or of the kernel's network interface; `None` if it is unknown.
+    /// Returns the link speed in Mbit/s that the NIC or the kernel's network interface reports; `None` if unknown.
     pub(crate) fn speed_mbps(&self) -> Option<u32> {
         match self.port.kind {
             PortKind::Pci => self.control().speed_mbps(),

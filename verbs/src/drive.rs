@@ -161,7 +161,7 @@ impl<T: Drive> DerefMut for DriveGuard<'_, T> {
 
 /// Bounds of `Activity::polls_min`, the number of polls without a request of a notification after which application
 /// threads take over the port. The lower bound is more than the number of polls that an application makes between two
-/// notifications, and less than the number of polls during the wake-up of a thread.
+/// notifications, and less than the number of polls that an application can make in the time of one thread wake-up.
 ///
 /// If the application stops polling soon after a takeover, `polls_min` is doubled, so that takeovers become rare. The
 /// application may have stopped in order to read its memory in a loop until a WRITE of the peer changes the memory.

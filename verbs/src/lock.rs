@@ -55,8 +55,8 @@ pub(crate) fn relax() -> bool {
     sleeps
 }
 
-/// Of this number of calls of [`spin`] by a thread with the same `progress`, the last call sleeps. Sleeps must be rare,
-/// because a thread on another processor may have the lock for a long poll.
+/// Of this number of calls of [`spin`] by a thread with the same `progress`, the last call sleeps. Sleeps must be rare:
+/// if the thread that has the lock runs on another processor, a sleep of the caller is of no use.
 const SPINS_PER_SLEEP: u32 = 1 << 16;
 
 thread_local! {
@@ -65,8 +65,9 @@ thread_local! {
 }
 
 /// Called after a failure to lock, by a thread that does not yield the processor, because the lock will soon be free.
-/// `progress`: a number that changes if the lock is taken meanwhile. Every `SPINS_PER_SLEEP`th call with the same
-/// `progress` sleeps, for the reason given for [`relax`]. Returns whether the call slept.
+/// `progress`: a number that changes if an application thread takes the lock and polls meanwhile. Every
+/// `SPINS_PER_SLEEP`th call with the same `progress` sleeps, for the reason given for [`relax`]. Returns whether the
+/// call slept.
 #[cold]
 pub(crate) fn spin(progress: u64) -> bool {
     let (seen, calls) = SPINS.get();

@@ -92,7 +92,7 @@ impl EventList {
     /// Parses the text of a file of events.
     ///
     /// # Errors
-    /// Place and defect of the text.
+    /// A text that states the error and its place: a line, or the number of an event.
     pub fn parse(text: &str) -> Result<Self, String> {
         let file: File = toml::from_str(text).map_err(|error| error.to_string().trim_end().to_owned())?;
         Ok(file.event)

@@ -128,7 +128,8 @@ struct Slot {
 
 impl Slot {
     /// Calls `step` of the server, and stores the [`Rest`] that `step` returns. A panic puts the device in a fatal
-    /// error; the server then continues without driving the engine, to answer readers of the statistics socket.
+    /// error; the server then continues without driving the engine, to send counters to processes connected to the
+    /// statistics socket.
     fn step(&mut self, step: impl FnOnce(&mut BackgroundServer) -> Option<Rest>) {
         match catch_unwind(AssertUnwindSafe(|| step(&mut self.server))) {
             Ok(rest) => self.rest = rest,

@@ -31,9 +31,10 @@ use crate::inbox::Semaphore;
 /// wake the background thread, although a thread of this application soon calls `CompChannel::wait`, becomes the leader
 /// and meets the deadline.
 pub(crate) const LATE_NANOS: u64 = 1_000_000;
-/// Length of the shortest nap, and of each nap while work requests are outstanding.
+/// Length of the shortest nap. While the engine has a deadline, also the length of each nap on a port that cannot be
+/// armed.
 pub(crate) const NAP_MIN: Duration = Duration::from_micros(50);
-/// Length of the longest nap.
+/// Length of the longest nap, except for naps of the background thread on an armed port (`NAP_STALLED_MAX`).
 pub(crate) const NAP_MAX: Duration = Duration::from_millis(1);
 
 /// Value of `until` while no server sleeps.

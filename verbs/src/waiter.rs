@@ -15,8 +15,8 @@ use crate::linger::Linger;
 use crate::options::ProgressPolicy;
 use crate::sleep::{NAP_MAX, NAP_MIN, nanos, timespec};
 
-/// Largest number of polls by a leader that leaves. If all these polls find work, the leader wakes the background
-/// thread.
+/// Before a leader leaves `CompChannel::wait`, the leader polls at most this number of times, until a poll finds no
+/// work. If all these polls find work, the leader wakes the background thread.
 const LAST_POLLS: u32 = 4;
 
 pub(crate) struct Waiter<'a> {

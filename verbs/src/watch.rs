@@ -1,8 +1,8 @@
 //! Log lines about counters that should not grow: address conflicts, refused keys (P_Key, L_Key, R_Key), full buffers.
 //!
-//! The background thread compares the counters at intervals, because the data path does not log. The first growth of a
-//! counter is logged at once. While the counter continues to grow, the interval between log lines doubles, and each log
-//! line states the growth since the previous log line:
+//! The background thread compares the counters at intervals with their values in the last log lines. The data path does
+//! not log. The first growth of a counter is logged at once. While the counter continues to grow, the interval between
+//! log lines doubles, and each log line states the growth since the previous log line:
 //!
 //! ```text
 //!   time in s   0      0.6   1                 3                 later
@@ -12,8 +12,8 @@
 
 use roce::time::Instant;
 
-/// Interval at which counters are compared, in nanoseconds. A shorter interval would load the NIC, because reading a
-/// driver's statistics may query the NIC.
+/// Interval at which the counters are compared with their values in the last log lines, in nanoseconds. A shorter
+/// interval would load the NIC, because reading a driver's statistics may query the NIC.
 const LOOK_INTERVAL_NANOS: u64 = 200_000_000;
 /// Shortest interval from the first log line about a counter to the second, in nanoseconds; the interval is doubled
 /// with each further line.

@@ -8,7 +8,8 @@
 //!                            at most 3/4 of the packets sent from una on
 //!   loss with a limit:       window * 3/4, at most 3/4 of the packets sent from una on
 //!   a window acknowledged without a loss:    window * 9/8
-//!   constant on average if 29 % of the windows have a loss; with 1 % of the packets lost: a window of 34 packets
+//!   If 29 % of the windows have a loss, the window is constant on average. If 1 % of the packets are lost, this is the
+//!   case at a window of 34 packets.
 //! ```
 
 #[derive(Clone, Copy, Debug)]

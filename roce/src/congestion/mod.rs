@@ -13,7 +13,7 @@
 //!   on_ack     |                  x      x       the round trip changes window or rate
 //!   on_cnp     |           x                     a CNP reduces the rate
 //!   on_loss    |                  x              a loss reduces the window
-//!   on_detected_loss              x              losses reduce the window if they show congestion
+//!   on_detected_loss              x              losses reduce the window if they are many or the round trip is long
 //! ```
 
 pub(crate) mod dcqcn;

@@ -110,8 +110,8 @@ impl AddressHandles {
         AddressHandles { max_len, slots: Vec::new(), free: Vec::new(), ids: BTreeMap::new() }
     }
 
-    /// Adds a user to the address handle with the key of `new`. This address handle keeps its MAC. If no address handle
-    /// has this key, inserts `new`.
+    /// If an address handle with the key of `new` exists, adds a user to this address handle, and does not change its
+    /// MAC. Otherwise inserts `new`, with one user.
     pub(super) fn acquire(&mut self, new: AddressHandle) -> AddressHandleId {
         if let Some(id) = self.ids.get(&new.key).copied()
             && let Some(handle) = self.slot_mut(id)
@@ -141,8 +141,9 @@ impl AddressHandles {
         }
     }
 
-    /// Moves a user from the address handle `id` to the address handle whose key has `traffic_class` and is otherwise
-    /// equal. Returns the identifier of the user's address handle: `id`, if `id` has this traffic class already.
+    /// Moves a queue pair from the address handle `id` to the address handle whose key has `traffic_class` and is
+    /// otherwise equal. Returns the identifier of the new address handle, or `id` if `id` already has this traffic
+    /// class.
     pub(super) fn with_traffic_class(&mut self, id: AddressHandleId, traffic_class: u8) -> AddressHandleId {
         let Some(mut handle) =
             self.get(id).filter(|handle| handle.key.traffic_class != traffic_class).cloned()
@@ -433,8 +434,9 @@ mod tests {
         let moved = Mac([2, 0, 0, 0, 0, 77]);
         engine.neighbour_mut().set_neighbour(ip(2), moved);
         assert!(engine.poll(Instant::ZERO).more, "the last address handle has the old MAC");
-        // Frees the first address handle, which the poll has updated. The last queue pair then gets a new address
-        // handle in this slot: a copy of the last address handle, which has the old MAC.
+        // The reset frees the first slot, which the poll has already updated. DCQCN changes the traffic class of the
+        // last queue pair, so this queue pair gets a new address handle in the first slot: a copy of its previous
+        // address handle, with the old MAC.
         reset(&mut engine, qpns[0]);
         to_rts_with_dcqcn(&mut engine, qpns[QPS - 1]);
         while engine.poll(Instant::ZERO).more {}

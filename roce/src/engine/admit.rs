@@ -72,9 +72,9 @@ pub(super) fn admit(qp: &Qp, handles: &AddressHandles, packet: &Packet<'_>) -> A
         && !is_request
     {
         // A response is accepted if its PSN is from una to max_sent, which is one past the highest PSN sent. If all
-        // requests arrived, max_sent is the expected PSN of the responder, and thereby the PSN of a SACK. Two kinds of
-        // response are also accepted down to `STALE_PSNS` below una: responses with a CE mark, which is counted, and
-        // READ responses, which rearm the loss timer. Otherwise the timer would expire: after a retransmitted READ
+        // requests arrived, max_sent is the expected PSN of the responder, and thereby the PSN of a SACK. Responses
+        // with a CE mark are accepted down to `STALE_PSNS` below una, so that the CE mark is counted. READ responses
+        // are accepted down to the same PSN, because they postpone the probe timeout: after a retransmitted READ
         // request, the peer may send stale READ responses for many round trips, before the peer answers the next READ
         // request.
         let (una, sent) = rc.requester.in_flight();

@@ -66,7 +66,7 @@ impl<P: Port> Engine<P> {
         self.report_srq_limits();
         // If no queue pair is scheduled, the engine leaves its epoch here, else at the end of the transmission. If the
         // engine left its epoch at the end of `poll` instead, each idle poll would have to check whether the engine is
-        // inside.
+        // inside its epoch.
         if self.tx_ready.is_empty() {
             self.memory.leave();
         }

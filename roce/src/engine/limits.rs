@@ -71,7 +71,7 @@ pub use crate::table::QUARANTINE_NUMBERS;
 
 /// A CE mark is counted if the PSN of a request is at most this number of PSNs from the expected PSN, or if the PSN of
 /// a response is at most this number of PSNs below una. A stale READ response at most this number of PSNs below una
-/// rearms the loss timer. The value is the largest window of selective repeat, so that CE marks on duplicates are
+/// postpones the probe timeout. The value is the largest window of selective repeat, so that CE marks on duplicates are
 /// counted.
 pub const STALE_PSNS: u32 = WINDOW_PKTS_MAX;
 

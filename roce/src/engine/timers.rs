@@ -25,8 +25,8 @@ const ABSENT: u32 = u32::MAX;
 struct Timer {
     due: OptionalInstant,
     /// Time of the entry of the queue pair in `heap` or, if `heap` has none, of the entry last added to `ring`. The
-    /// removal of a valid entry sets `NONE`, although further entries of the queue pair may remain in `ring`. Never
-    /// later than `due`; `NONE` is later than all times.
+    /// removal of a valid entry sets `NONE`, although further entries of the queue pair may remain in `ring`. `entry`
+    /// is not later than `due` (`NONE` is later than all times), so a queue pair with a deadline has an entry.
     entry: OptionalInstant,
 }
 

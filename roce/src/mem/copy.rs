@@ -97,10 +97,10 @@ impl Memory {
     /// Creates a [`Memory`] of bytes that the application owns. `None` if `base` is null and `len_bytes` is not 0.
     ///
     /// # Safety
-    /// Until all clones of this value are dropped and all regions registered with a clone are deregistered, the
-    /// addresses `base..base+len_bytes` must not be used for anything else: the engine may read and write them at any
-    /// time. The application accepts that its accesses race with those of the engine. No slice passed to
-    /// [`Memory::read`] or [`Memory::write`] overlaps these bytes.
+    /// Until all clones of this value are dropped and all regions registered with a clone are deregistered, the engine
+    /// may read and write the addresses `base..base+len_bytes` at any time, so no other object may be allocated there.
+    /// The application accepts that its accesses race with those of the engine. No slice passed to [`Memory::read`] or
+    /// [`Memory::write`] overlaps these bytes.
     ///
     /// If the memory is not mapped any more, not accessible, or beyond the end of its file, a copy causes a memory
     /// fault. If [`super::CAN_RECOVER`] is true, and the program handles SIGSEGV and SIGBUS as the crate `verbs` does,

@@ -267,8 +267,8 @@ impl Neighbour {
         if may { Ok(()) } else { Err(RateLimited) }
     }
 
-    /// If `frame` is a reply, adds the reply to the queue and returns 1; if `frame` is `None`, returns 0. Before this
-    /// call, `charge` must have permitted the reply.
+    /// Adds the reply `frame` to the queue and returns 1; if `frame` is `None`, returns 0. Before this call, `charge`
+    /// must have permitted the reply.
     fn answer(&mut self, frame: Option<Vec<u8>>) -> u64 {
         let made = u64::from(frame.is_some());
         self.answers.extend(frame);

@@ -57,8 +57,9 @@ impl Staging {
         self.spare.drain(..).for_each(|buffer| other.recycle(buffer));
     }
 
-    /// Copies the queued frames to `port` and calls `sent` for each copied frame. The caller must then flush `port`. If
-    /// `port` is full even after a flush, the remaining frames stay queued.
+    /// Copies the queued frames to transmit buffers of `port`, and calls `sent` for each copied frame. If `port` has no
+    /// free buffer, flushes `port` and retries once; if `port` is still full, the remaining frames stay queued. The
+    /// caller must flush `port` after the call, because the frames copied last may not be flushed yet.
     pub(super) fn drain_into<P: Port>(&mut self, port: &mut P, mut sent: impl FnMut(&[u8])) {
         let mut flushed = false;
         while let Some(frame) = self.frames.pop_front() {

@@ -59,7 +59,7 @@ pub(crate) enum Answers {
     /// The first transmission: the response is a FIRST or MIDDLE of a READ. The probe of a READ elicits only one
     /// response, an ONLY.
     First,
-    /// The probe: the response has the opcode LAST or ONLY, and a PSN below the last PSN of the READ request. The first
+    /// The probe: the response is a LAST or ONLY, although its PSN is below the last PSN of the READ request. The first
     /// transmission elicits a FIRST or MIDDLE with this PSN.
     Probe,
 }
@@ -69,7 +69,7 @@ pub(crate) enum Answers {
 pub(crate) enum Nak {
     /// PSN sequence error.
     SequenceError,
-    /// Implied NAK: a READ response sent before this response is missing (IBA 9.7.6).
+    /// Implied NAK (IBA 9.7.6): the response shows that an earlier READ response was lost.
     Implied,
 }
 

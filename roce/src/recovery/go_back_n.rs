@@ -155,8 +155,9 @@ impl GoBackN {
 
     /// Returns the number of responses to a READ request that begins at [`GoBackN::next_psn`]: the responses below
     /// `lost_end`, at most the rest of the READ (`rest_pkts`). The READ request also covers received responses between
-    /// missing responses, because Linux's rxe drops a duplicate READ request that begins below an earlier duplicate
-    /// READ request of the same READ.
+    /// missing responses. With one READ request for each gap, a response of a lower gap could not be requested once
+    /// more: Linux's rxe drops a duplicate READ request that begins below an earlier duplicate READ request of the
+    /// same READ.
     pub(crate) fn read_part(&self, rest_pkts: u32) -> u32 {
         self.lost_end.index_in(self.next, rest_pkts).filter(|part| *part > 0).unwrap_or(rest_pkts)
     }

@@ -32,7 +32,9 @@ use crate::time::{Instant, OptionalInstant};
 ///     otherwise                               lost; if the next ACK is < 1/4 shortest RTT after this ACK, in flight
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[repr(u8)] // so that the compiler stores the states of enclosing enums in the 64-bit tag of `qp::rc::Responses`
+// 8 bits wide, because the compiler encodes the states of enclosing enums in the tag with the most unused values, which
+// must be the 64-bit tag of `qp::rc::Responses`.
+#[repr(u8)]
 enum Probe {
     None,
     /// The probe was sent at `at`, and no ACK arrived since.

@@ -66,7 +66,8 @@ pub(crate) struct SentLog {
     /// The retransmitted PSNs among the last `window_pkts` PSNs sent; some of these PSNs may be below una.
     retransmitted: PsnSet,
     /// If above una, [`SentLog::has_no_gap`] returns false. A retransmission raises this PSN to one past the PSN
-    /// retransmitted. A doubtful ACK raises this PSN to two past the PSN in `doubtful`, and thereby above una.
+    /// retransmitted. A doubtful ACK (see `doubtful`) raises this PSN to two past the highest PSN of the ACK, and
+    /// thereby above una.
     retransmitted_end: Psn,
     next_number: u32,
     /// Per PSN space: one past the highest transmission number acknowledged.
@@ -76,9 +77,9 @@ pub(crate) struct SentLog {
     /// Transmission number and PSN of one READ response: the response with the highest transmission number among the
     /// retransmitted READ responses received since the last [`SentLog::detect_losses`] for responses.
     retransmission_acked: Option<(u32, Psn)>,
-    /// Highest PSN of the latest doubtful ACK, and `largest_acked` of the requests before this ACK. An ACK is doubtful
-    /// if the ACK raises `largest_acked`, and if the highest PSN of the ACK is newly acknowledged and was
-    /// retransmitted: the first transmission of this PSN may have elicited the ACK.
+    /// Highest PSN of the latest doubtful ACK, and the value that `largest_acked` of requests had before this ACK. An
+    /// ACK is doubtful if the ACK raises `largest_acked`, and if the highest PSN of the ACK is newly acknowledged and
+    /// was retransmitted: the first transmission of this PSN may have elicited the ACK.
     doubtful: Option<(Psn, u32)>,
     /// The highest transmission number of the requests executed.
     executed_number: u32,
@@ -539,8 +540,9 @@ impl SentLog {
         let is_above_acked =
             self.is_executed(above) && self.is_unacked(above) && !self.retransmitted.contains(above);
         let acked_above = once >> 1 | u64::from(is_above_acked) << (u64::BITS - 1);
-        // The sum of `run` and `last` (the highest PSN of each run) selects whole runs by its carries. The bits are
-        // reversed, because a carry passes to higher bits, but must pass to the lower PSNs of the run.
+        // `last` has the highest PSN of each run to return. In the sum of `run` and `last`, a carry clears the bits of
+        // each run to return, and of no other run. The bits are reversed, because a carry passes to higher bits, but
+        // must pass to the lower PSNs of the run.
         let (run, last) = (again.reverse_bits(), (again & acked_above).reverse_bits());
         (run & !run.wrapping_add(last) | last).reverse_bits()
     }

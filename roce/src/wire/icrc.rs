@@ -177,7 +177,7 @@ fn before(at: usize, byte: u8) -> Option<u32> {
     BEFORE.get(at)?.get(usize::from(byte)).copied()
 }
 
-/// `BEFORE[n][byte]`: state of the CRC register that `n` zero bytes change to `byte`.
+/// `BEFORE[n][byte]`: the state of the CRC register from which `n` zero bytes lead to the state `byte`.
 static BEFORE: [[u32; 256]; V6_LEN] = before_each();
 
 #[expect(clippy::indexing_slicing, reason = "evaluated for `BEFORE` only, from no input")]

@@ -95,7 +95,7 @@ pub enum KernelError {
     Answer {
         /// Operation that failed.
         doing: &'static str,
-        /// Defect of the kernel's answer.
+        /// Parse error, or the missing attribute.
         detail: String,
     },
 }

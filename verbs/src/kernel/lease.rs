@@ -30,7 +30,7 @@ pub(super) const LEASES: Range<u8> = 1..1 << LEASE_BITS;
 #[derive(Debug)]
 pub struct Lease {
     prefix: QpnPrefix,
-    /// Never connected and without a queue of connections: each socket only occupies its name.
+    /// Sockets that only occupy their names: no socket listens or is connected.
     _sockets: Vec<OwnedFd>,
 }
 

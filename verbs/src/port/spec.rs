@@ -121,7 +121,7 @@ pub enum PortSpecError {
         key: &'static str,
         /// The value.
         value: String,
-        /// Defect of the value.
+        /// Reason why the value is not valid.
         reason: String,
     },
 }

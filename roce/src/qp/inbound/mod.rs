@@ -85,8 +85,7 @@ impl Inbound {
             Partial::Write { va, rkey, left, total } if left > len => {
                 Partial::Write { va: va.wrapping_add(u64::from(len)), rkey, left: left - len, total }
             }
-            // The LAST of a WRITE has at least one byte. MIDDLEs that leave no byte for the LAST of the message in
-            // progress do not belong to this message.
+            // MIDDLEs are invalid if no message is in progress, or if they leave no byte of the WRITE for its LAST.
             _ => return Err(INVALID),
         };
         rx.counters.rcvd_bytes += u64::from(len);

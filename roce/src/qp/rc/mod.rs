@@ -36,9 +36,10 @@ pub(crate) struct Rc {
 /// Whether the responder has responses to send. To send a request, the engine reads this enumeration instead of the
 /// responder, so that the cache lines of the responder are not loaded.
 ///
-/// 64 bits wide, so that the compiler encodes three more states in the unused values: whether a slot of the table of
-/// queue pairs has a queue pair, whether the queue pair has a connection, and the service of the connection. Otherwise
-/// the compiler would store these three states elsewhere, in a cache line that a received message does not need.
+/// 64 bits wide, so that no field of a queue pair has more unused values. The compiler encodes three more states in the
+/// unused values of such a field: whether a slot of the table of queue pairs has a queue pair, whether the queue pair
+/// has a connection, and the service of the connection. If this type were narrower, the compiler could store these
+/// states in a cache line that a received message does not need.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u64)]
 pub(crate) enum Responses {

@@ -48,8 +48,9 @@ impl ReadRequest {
         ReadRequest { first, packets: packets_in(reth.len_bytes, mtu_bytes), reth, msn }
     }
 
-    /// Returns the responses to a duplicate that has PSN `psn` and RETH `reth`; `None` if `reth` is not
-    /// a part of this READ that begins at `psn`.
+    /// Returns the responses to a duplicate that has PSN `psn` and RETH `reth`. Returns `None` if this READ has no
+    /// response `psn`, or if `reth` does not begin at the address of response `psn`, ends beyond the end of this READ,
+    /// or has another R_Key.
     ///
     /// If the duplicate extends to the end of the READ, each response has the opcode of its first transmission, as
     /// Linux's rxe sends and expects. If the duplicate ends earlier, its responses have the opcodes of a separate READ:
@@ -276,8 +277,8 @@ impl ReadQueue {
     }
 
     /// Removes from the history each READ that is half the PSN circle or more below `psn`, because new requests reuse
-    /// its PSNs. `psn`: PSN executed last, or expected PSN. While `psn` advances by half the circle, at least
-    /// one call is required.
+    /// its PSNs. `psn`: PSN executed last, or expected PSN. While `psn` advances by half the circle, at least one
+    /// call is required.
     #[inline]
     pub(crate) fn forget_stale(&mut self, psn: Psn) {
         let is_behind =

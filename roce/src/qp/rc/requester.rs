@@ -128,9 +128,9 @@ impl Requester {
         &self.recovery
     }
 
-    /// Returns the maximum number of packets in flight: 1 during a probe of improved go-back-N, otherwise the loss
-    /// window. If the oldest request in flight is a READ, the loss window counts as at least [`READS_IN_FLIGHT_MIN`]
-    /// such READs.
+    /// Returns the maximum number of packets in flight. During a probe of improved go-back-N, the maximum is 1.
+    /// Otherwise the maximum is the loss window, but if the oldest request in flight is a READ request, at least
+    /// [`READS_IN_FLIGHT_MIN`] times the number of its responses.
     #[inline]
     pub(super) fn in_flight_pkts_max(&self, outstanding: &mut Outstanding) -> u32 {
         match self.loss_window.window_pkts() {
@@ -441,8 +441,8 @@ impl Requester {
         if result.nak.is_some() | result.is_spurious | matches!(event, AckEvent::Sack { .. }) {
             count(event, &result, counters);
         }
-        // A probe cancels the round-trip measurement of the timed packet. Therefore, if congestion control needs a
-        // sample in each round trip, samples are also taken from responses to other packets.
+        // Under selective repeat, a retransmission of the timed packet, for example as a probe, cancels its round-trip
+        // measurement. Therefore, if congestion control needs round trips, ACKs of other packets yield samples, too.
         let samples_ack = result.had_no_gap
             && result.acked_pkts > 0
             && if result.is_read_response {

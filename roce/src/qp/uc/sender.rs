@@ -1,9 +1,9 @@
 //! The sender of an unreliable connection (IBA 9.8.2.1): a work request completes when its last packet is sent.
 //!
 //! ```text
-//!   work requests   | w0      | w1   | w2 posted
-//!   PSNs            |f  ..  l |f ..  .
-//!                       sent ---' next   end: first PSN not yet assigned
+//!   work requests   | w0     | w1            | w2, posted
+//!   PSNs            | sent   | sent | unsent | not assigned
+//!                                   next     end
 //! ```
 
 use crate::congestion::Congestion;

@@ -9,8 +9,9 @@ use crate::qp::rc::read_queue::ReadRequest;
 use crate::qp::rc::reorder_buffer::ReorderStore;
 use crate::wire::Reth;
 
-/// A READ has PSN `first`; the 2^24 PSNs after this READ contain no READ. Therefore the last ACK has PSN `first`, which
-/// is in use again. If `forget_stale` did not remove the READ from the history, this ACK would have PSN `first - 1`.
+/// A READ has PSN `first`. Then 2^24 further PSNs, none of a READ, are executed in four quarters. The ACK after each
+/// quarter has the PSN executed last; after the last quarter this PSN is `first`. If `forget_stale` did not remove the
+/// READ from the history, the last ACK would have PSN `first - 1`.
 #[test]
 fn an_acknowledgement_goes_up_to_a_psn_that_a_read_had_a_round_of_psns_before() {
     let first = Psn::new(0xFF_FF00);

@@ -50,7 +50,8 @@ impl Disposition {
 #[derive(Debug)]
 pub(super) struct Order {
     expected: ExpectedPsn,
-    /// Whether `buffer` has requests. Most packets need nothing else of `buffer`, so they do not load its cache line.
+    /// Whether `buffer` has requests. For most packets only this flag is read, and the cache line of `buffer` is not
+    /// loaded.
     has_out_of_order: bool,
     /// `None` under go-back-N.
     buffer: Option<Box<ReorderBuffer>>,
