@@ -414,6 +414,63 @@ fn a_damaged_packet_is_not_received() {
     assert_eq!(received, 6 + 3, "source MAC, UDP checksum, FECN and BECN");
 }
 
+fn any_packet() -> impl Strategy<Value = (usize, usize, [bool; 8])> {
+    // Most packets are genuine in each field, so that many pass all checks but one.
+    (any::<usize>(), prop_oneof![0usize..300, 0usize..65], prop::array::uniform8(prop::bool::weighted(0.1)))
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(500))]
+
+    /// Each packet, of any opcode and length, completes a receive or increments one counter, and no packet writes to
+    /// other memory than that of its receive.
+    #[test]
+    fn any_packet_is_received_or_dropped_and_counted(packets in proptest::collection::vec(any_packet(), 1..60)) {
+        const ROOM: usize = 104;
+        let opcodes: Vec<Opcode> = Opcode::known().map(|info| info.opcode).collect();
+        let (port_a, _) = ports();
+        let (mut to_b, port_b) = ports();
+        let (a, mut b) = ud_pair_over(port_a, port_b, 1 << 14, QKEY);
+        let mut received = 0;
+        for (opcode, payload_len, wrong) in packets {
+            b.post_recv(1, b.sge(1000, ROOM as u32));
+            let opcode = if opcode % 3 == 0 { opcodes[opcode % opcodes.len()] } else { Opcode::UD_SEND_ONLY };
+            let mut forged = Forged::to(&b, &a, opcode, Psn::new(payload_len as u32));
+            forged.payload_len = if opcode.info().unwrap().has_payload { payload_len } else { 0 };
+            forged.deth.qkey = QKEY;
+            let [qkey, pkey, dst, icrc, src, ack_req, marked, no_receive] = wrong;
+            forged.deth.qkey.0 ^= u32::from(qkey);
+            forged.pkey.0 ^= u16::from(pkey);
+            forged.dst.0[15] ^= u8::from(dst);
+            forged.src.0[15] ^= u8::from(src);
+            forged.traffic_class = if marked { 3 } else { 0 };
+            (forged.sound, forged.ack_req) = (!icrc, ack_req);
+            if no_receive {
+                let reset = QpAttr { state: Some(QpState::Reset), ..QpAttr::default() };
+                b.engine.modify_qp(b.qpn, &reset).unwrap();
+                start_datagrams(&mut b.engine, b.qpn, QKEY);
+            }
+            let count = |b: &End| {
+                b.engine.drop_counters().total() + b.engine.counters().ud_requests_dropped
+            };
+            let before = count(&b);
+            put(&mut to_b, &forged.frame());
+            b.poll(1);
+            let completions = b.completions();
+            prop_assert_eq!(completions.len() as u64 + count(&b) - before, 1, "{:?}", opcode);
+            let is_datagram = opcode == Opcode::UD_SEND_ONLY || opcode == Opcode::UD_SEND_ONLY_WITH_IMMEDIATE;
+            let fits = GRH as usize + forged.payload_len <= ROOM;
+            let is_good = is_datagram && fits && !(qkey || pkey || dst || icrc || no_receive);
+            prop_assert_eq!(completions.len(), usize::from(is_good));
+            received += completions.len();
+        }
+        let memory = bytes(&b, 0, 1 << 14);
+        prop_assert!(memory[..1000].iter().chain(&memory[1000 + ROOM..]).all(|byte| *byte == 0));
+        let counters = b.engine.counters();
+        prop_assert_eq!((counters.rdma_recvs, counters.sent_pkts, state_of(&b)), (received as u64, 0, QpState::Rts));
+    }
+}
+
 #[test]
 fn packets_are_received_from_rtr_on_and_datagrams_sent_in_rts() {
     let (mut a, mut b) = ud_pair();

@@ -14,9 +14,11 @@ use super::run::{TIMEOUT, start_both};
 use crate::live::{Output, Process, run, turn};
 
 /// Command lines of both ports.
-const COMMON: [&str; 28] = [
+const COMMON: [&str; 31] = [
     "ibv_uc_pingpong -n 200",
     "ibv_uc_pingpong -e -n 200",
+    "ibv_ud_pingpong -n 200",
+    "ibv_ud_pingpong -e -n 200",
     "ib_send_bw -n 200",
     "ib_write_bw -n 200",
     "ib_read_bw -n 200",
@@ -31,6 +33,7 @@ const COMMON: [&str; 28] = [
     "ib_write_bw -c UC -n 200",
     "ib_send_lat -c UC -n 200",
     "ib_write_lat -c UC -n 200",
+    "ib_send_lat -c UD -n 200",
     "ib_send_bw --use-srq -q 4 -n 200",
     "ib_send_bw -e -n 200",
     "ib_read_bw -e -n 200",
@@ -45,9 +48,9 @@ const COMMON: [&str; 28] = [
     "ib_send_bw --run_infinitely -D 1",
 ];
 
-/// The program waits for all messages, of which af_packet loses some on a busy machine: the kernel drops frames that do
+/// These programs wait for all messages, of which af_packet loses some on a busy machine: the kernel drops frames that do
 /// not fit into the buffer of the socket.
-const LOSSLESS: &str = "ib_send_bw -c UC -r 512 -n 200";
+const LOSSLESS: [&str; 2] = ["ib_send_bw -c UC -r 512 -n 200", "ib_send_bw -c UD -r 512 -n 200"];
 
 /// Reliable connections of ibverbs-utils: a memif loses the last ACK if the process that sends it ends before its peer
 /// reads the ACK, and these programs end at once.
@@ -180,7 +183,7 @@ fn check(port: &str, sides: &[Side; 2], host: &str, tcp_port: u16, programs: &[&
 #[test]
 fn command_lines_over_memif() {
     let _turn = turn();
-    let programs = [&COMMON[..], &[LOSSLESS]].concat();
+    let programs = [&COMMON[..], &LOSSLESS].concat();
     check("memif", &memif("programs"), "localhost", 18642, &programs);
 }
 

@@ -97,7 +97,13 @@ fn both_ends_of_perf_run_on_one_interface() {
 fn both_ends_of_perftest_run_on_one_interface() {
     let _turn = turn();
     let (sides, _far) = shared(4200);
-    for program in ["ib_write_bw", "ib_send_bw -e", "ib_read_lat", "ib_send_bw -c UC -r 512 -s 4096"] {
+    for program in [
+        "ib_write_bw",
+        "ib_send_bw -e",
+        "ib_read_lat",
+        "ib_send_bw -c UC -r 512 -s 4096",
+        "ib_send_lat -c UD",
+    ] {
         let program = format!("{program} -n 200 -F -x {}", sides[0].gid_index);
         let [_, client] = both(&sides, "10.0.0.1", 18661, "", &program);
         assert!(rows(&client.stdout).iter().any(|row| row[1] == "200"), "{program}: {client:?}");
