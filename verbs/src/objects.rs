@@ -298,6 +298,9 @@ impl ContextObjects {
         if let Some(path) = &attr.path {
             driven.prepare_path(path.dgid);
         }
+        if attr.state == Some(QpState::Rtr) {
+            driven.prepare_datagrams(qpn);
+        }
         if let Some(bits_per_sec) = link_bits_per_sec {
             driven.engine.set_link_bits_per_sec(bits_per_sec);
         }
