@@ -86,6 +86,7 @@ const LIMITS: DeviceLimits = DeviceLimits {
     max_cqs: 256,
     max_srqs: 1,
     max_qps: 128,
+    max_ahs: 0,
     reorder_bytes: REORDER_BYTES,
 };
 

@@ -12,7 +12,10 @@ use verbs_sys::{
 
 use crate::boundary::{Errno, UNSUPPORTED};
 
-/// Operations that a queue pair of ours has. A program that asks for another one would call a null pointer.
+/// Operations that a queue pair of UD has.
+const DATAGRAM_OPS: u32 = IBV_QP_EX_WITH_SEND | IBV_QP_EX_WITH_SEND_WITH_IMM;
+
+/// Operations that a queue pair of RC or UC has. A program that asks for another one would call a null pointer.
 const SEND_OPS: u32 = IBV_QP_EX_WITH_RDMA_WRITE
     | IBV_QP_EX_WITH_RDMA_WRITE_WITH_IMM
     | IBV_QP_EX_WITH_SEND
@@ -56,8 +59,9 @@ unsafe impl Sync for Building {}
 
 impl Building {
     /// Returns the builder of a queue pair with the operations `send_ops`.
-    pub(crate) fn new(send_ops: u64) -> Result<Self, Errno> {
-        if send_ops & !u64::from(SEND_OPS) == 0 { Ok(Building::default()) } else { Err(UNSUPPORTED) }
+    pub(crate) fn new(send_ops: u64, is_ud: bool) -> Result<Self, Errno> {
+        let known = if is_ud { DATAGRAM_OPS } else { SEND_OPS };
+        if send_ops & !u64::from(known) == 0 { Ok(Building::default()) } else { Err(UNSUPPORTED) }
     }
 
     /// Returns the builder.

@@ -5,10 +5,11 @@ use std::ptr;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use libc::{c_int, c_uint, c_void};
-use verbs::{CqId, CqQueue, Cqe, Notify, WcOpcode, WcStatus};
+use verbs::{CqId, CqQueue, Cqe, NetworkHeader, Notify, WcOpcode, WcStatus};
 use verbs_sys::{
-    IBV_WC_LOCAL_INV, IBV_WC_RDMA_READ, IBV_WC_RDMA_WRITE, IBV_WC_RECV, IBV_WC_RECV_RDMA_WITH_IMM,
-    IBV_WC_SEND, IBV_WC_WITH_IMM, ibv_comp_channel, ibv_context, ibv_cq, ibv_cq_ex, ibv_wc,
+    IBV_WC_GRH, IBV_WC_LOCAL_INV, IBV_WC_RDMA_READ, IBV_WC_RDMA_WRITE, IBV_WC_RECV,
+    IBV_WC_RECV_RDMA_WITH_IMM, IBV_WC_SEND, IBV_WC_WITH_IMM, ibv_comp_channel, ibv_context, ibv_cq,
+    ibv_cq_ex, ibv_wc,
 };
 
 use crate::boundary::{Errno, INVALID, UNSUPPORTED, number, object, status};
@@ -166,6 +167,15 @@ pub(crate) fn wc_status(status: WcStatus) -> c_uint {
     status as c_uint
 }
 
+/// Returns the service level in the completion of a datagram: bit 3, and the type of the IP header as drivers of mlx5
+/// report it. Programs (UCX) recognise the header in the GRH area by this type.
+pub(crate) fn sl_of(header: NetworkHeader) -> u8 {
+    match header {
+        NetworkHeader::Ipv6 => 0x9,
+        NetworkHeader::Ipv4 => 0xA,
+    }
+}
+
 fn wc(cqe: &Cqe) -> ibv_wc {
     // SAFETY: zeros are a value of each field.
     let mut wc: ibv_wc = unsafe { zeroed() };
@@ -177,6 +187,10 @@ fn wc(cqe: &Cqe) -> ibv_wc {
     if let Some(imm) = cqe.imm {
         wc.__bindgen_anon_1.imm_data = imm.to_be();
         wc.wc_flags = IBV_WC_WITH_IMM;
+    }
+    if let Some(header) = cqe.grh {
+        wc.wc_flags |= IBV_WC_GRH;
+        (wc.src_qp, wc.sl) = (cqe.src_qpn.value(), sl_of(header));
     }
     wc
 }

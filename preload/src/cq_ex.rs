@@ -7,14 +7,14 @@ use libc::{c_int, c_uint};
 use verbs::Cqe;
 use verbs_sys::{
     IBV_CQ_INIT_ATTR_MASK_FLAGS, IBV_CREATE_CQ_ATTR_IGNORE_OVERRUN, IBV_CREATE_CQ_ATTR_SINGLE_THREADED,
-    IBV_WC_EX_WITH_COMPLETION_TIMESTAMP, IBV_WC_EX_WITH_COMPLETION_TIMESTAMP_WALLCLOCK,
+    IBV_WC_EX_WITH_COMPLETION_TIMESTAMP, IBV_WC_EX_WITH_COMPLETION_TIMESTAMP_WALLCLOCK, IBV_WC_GRH,
     IBV_WC_STANDARD_FLAGS, IBV_WC_WITH_IMM, ibv_context, ibv_cq_ex, ibv_cq_init_attr_ex, ibv_poll_cq_attr,
 };
 
 use crate::boundary::{UNSUPPORTED, object, status};
 use crate::clock::Timestamps;
 use crate::context::own;
-use crate::cq::{CqHandle, CqInit, wc_opcode, wc_status};
+use crate::cq::{CqHandle, CqInit, sl_of, wc_opcode, wc_status};
 
 pub(crate) unsafe extern "C" fn create_cq_ex(
     context: *mut ibv_context,
@@ -50,10 +50,10 @@ pub(crate) unsafe extern "C" fn create_cq_ex(
         c.read_byte_len = Some(read_byte_len);
         c.read_imm_data = Some(read_imm_data);
         c.read_qp_num = Some(read_qp_num);
-        c.read_src_qp = Some(read_zero);
+        c.read_src_qp = Some(read_src_qp);
         c.read_wc_flags = Some(read_wc_flags);
         c.read_slid = Some(read_zero);
-        c.read_sl = Some(read_zero_byte);
+        c.read_sl = Some(read_sl);
         c.read_dlid_path_bits = Some(read_zero_byte);
         if attr.wc_flags & u64::from(timestamps) != 0 {
             c.read_completion_ts = Some(read_completion_ts);
@@ -148,7 +148,22 @@ unsafe extern "C" fn read_qp_num(cq: *mut ibv_cq_ex) -> u32 {
 
 unsafe extern "C" fn read_wc_flags(cq: *mut ibv_cq_ex) -> c_uint {
     // SAFETY: see `read_opcode`.
-    unsafe { read(cq, |cqe| if cqe.imm.is_some() { IBV_WC_WITH_IMM } else { 0 }) }
+    unsafe {
+        read(cq, |cqe| {
+            let imm = if cqe.imm.is_some() { IBV_WC_WITH_IMM } else { 0 };
+            imm | if cqe.grh.is_some() { IBV_WC_GRH } else { 0 }
+        })
+    }
+}
+
+unsafe extern "C" fn read_src_qp(cq: *mut ibv_cq_ex) -> u32 {
+    // SAFETY: see `read_opcode`.
+    unsafe { read(cq, |cqe| cqe.src_qpn.value()) }
+}
+
+unsafe extern "C" fn read_sl(cq: *mut ibv_cq_ex) -> u8 {
+    // SAFETY: see `read_opcode`.
+    unsafe { read(cq, |cqe| cqe.grh.map_or(0, sl_of)) }
 }
 
 unsafe extern "C" fn read_completion_ts(cq: *mut ibv_cq_ex) -> u64 {

@@ -16,6 +16,7 @@
 //! asks for, therefore also for the private versions of libibverbs, whose names change from release to release.
 #![allow(unsafe_code)]
 
+mod ah;
 mod async_event;
 mod boundary;
 mod builder;

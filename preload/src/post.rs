@@ -4,15 +4,16 @@ use std::{ptr, slice};
 
 use libc::c_int;
 use verbs::{
-    Error, LKey, MAX_SGE, PostError, RKey, RecvRequest, SendBatch, SendData, SendFlags, SendOp, SendRequest,
-    Sge,
+    Destination, Error, LKey, MAX_SGE, PostError, QKey, Qpn, RKey, RecvRequest, SendBatch, SendData,
+    SendFlags, SendOp, SendRequest, Sge,
 };
 use verbs_sys::{
     IBV_SEND_INLINE, IBV_WR_LOCAL_INV, IBV_WR_RDMA_READ, IBV_WR_RDMA_WRITE, IBV_WR_RDMA_WRITE_WITH_IMM,
-    IBV_WR_SEND, IBV_WR_SEND_WITH_IMM, ibv_qp, ibv_recv_wr, ibv_send_wr, ibv_sge, ibv_srq,
+    IBV_WR_SEND, IBV_WR_SEND_WITH_IMM, ibv_ah, ibv_qp, ibv_recv_wr, ibv_send_wr, ibv_sge, ibv_srq,
 };
 
-use crate::boundary::{Errno, UNSUPPORTED, status};
+use crate::ah::ah_of;
+use crate::boundary::{Errno, INVALID, UNSUPPORTED, status};
 use crate::builder::flags_of;
 use crate::gather::Gathered;
 use crate::qp::QpHandle;
@@ -50,7 +51,37 @@ pub(crate) unsafe fn sges_at<'a>(list: *const ibv_sge, count: usize) -> Result<&
     }
 }
 
-/// Returns the operation of a work request.
+/// Returns the destination of a datagram. An address handle of another library becomes the number of none.
+///
+/// # Safety
+/// `ah` is null or points to an address handle of any library.
+pub(crate) unsafe fn destination_of(ah: *mut ibv_ah, remote_qpn: u32, remote_qkey: u32) -> Destination {
+    // SAFETY: as the caller states.
+    let ah = unsafe { ah_of(ah) }.map(|(handle, _)| handle.id).unwrap_or_default();
+    Destination { ah, qpn: Qpn::new(remote_qpn), qkey: QKey(remote_qkey) }
+}
+
+/// Returns the operation of a work request of a queue pair of UD.
+///
+/// # Safety
+/// The address handle of the work request exists.
+#[cold]
+#[inline(never)]
+unsafe fn datagram_of(wr: &ibv_send_wr) -> Result<SendOp, Errno> {
+    // SAFETY: as the caller states; of the numbers in the unions, every value is valid.
+    let (imm, to) = unsafe {
+        let ud = wr.wr.ud;
+        let imm = u32::from_be(wr.__bindgen_anon_1.imm_data);
+        (imm, destination_of(ud.ah, ud.remote_qpn, ud.remote_qkey))
+    };
+    match wr.opcode {
+        IBV_WR_SEND => Ok(SendOp::SendTo { to }),
+        IBV_WR_SEND_WITH_IMM => Ok(SendOp::SendToWithImm { to, imm }),
+        _ => Err(INVALID),
+    }
+}
+
+/// Returns the operation of a work request of a connection.
 fn op_of(wr: &ibv_send_wr) -> Result<SendOp, Errno> {
     // SAFETY: the fields of the unions are numbers, of which every value is valid.
     let (imm, rdma, invalidated) = unsafe {
@@ -74,10 +105,12 @@ fn op_of(wr: &ibv_send_wr) -> Result<SendOp, Errno> {
 /// # Safety
 /// The work request and its list are the program's; inline data is readable.
 #[inline]
-unsafe fn post(batch: &mut SendBatch<'_>, wr: &ibv_send_wr) -> Result<(), Errno> {
+unsafe fn post(batch: &mut SendBatch<'_>, wr: &ibv_send_wr, is_ud: bool) -> Result<(), Errno> {
     // SAFETY: as the caller states.
     let sges = unsafe { sges_at(wr.sg_list, count_of(wr.num_sge)) }?;
-    let (op, flags) = (op_of(wr)?, flags_of(wr.send_flags));
+    // SAFETY: as the caller states.
+    let op = if is_ud { unsafe { datagram_of(wr) }? } else { op_of(wr)? };
+    let flags = flags_of(wr.send_flags);
     let data = match sges {
         _ if wr.send_flags & IBV_SEND_INLINE == 0 => SendData::Sges(sges),
         [sge] if sge.len_bytes > 0 => {
@@ -121,11 +154,12 @@ pub(crate) unsafe extern "C" fn post_send(
     let mut next = wr;
     let posted = status(|| {
         // SAFETY: the function is in the tables of our contexts only, so the queue pair is ours.
-        let mut batch = unsafe { (*qp.cast::<QpHandle>()).queues.send_batch() }?;
+        let handle = unsafe { &*qp.cast::<QpHandle>() };
+        let mut batch = handle.queues.send_batch()?;
         // SAFETY: the program passes a list of work requests that ends with null.
         while let Some(wr) = unsafe { next.as_ref() } {
             // SAFETY: as above.
-            unsafe { post(&mut batch, wr) }?;
+            unsafe { post(&mut batch, wr, handle.is_ud) }?;
             next = wr.next;
         }
         Ok(())

@@ -18,6 +18,8 @@ pub(crate) struct QpHandle {
     pub(crate) c: ibv_qp_ex,
     pub(crate) queues: QpQueues,
     pub(crate) qpn: Qpn,
+    /// Whether the transport service is UD.
+    pub(crate) is_ud: bool,
     pub(crate) async_events: Unacknowledged,
     /// Work requests between `ibv_wr_start` and `ibv_wr_complete`; `None` if the queue pair was created without
     /// `send_ops_flags`.

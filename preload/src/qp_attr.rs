@@ -4,15 +4,16 @@ use std::mem::zeroed;
 
 use libc::c_int;
 use verbs::{
-    AddressVector, Attributes, Gid, ModifyError, PathMtu, Psn, QpAttr, QpInit, QpState, Qpn, ServiceType,
+    AddressVector, Attributes, Gid, ModifyError, PathMtu, Psn, QKey, QpAttr, QpInit, QpState, Qpn,
+    ServiceType,
 };
 use verbs_sys::{
     IBV_QP_ACCESS_FLAGS, IBV_QP_AV, IBV_QP_CUR_STATE, IBV_QP_DEST_QPN, IBV_QP_EN_SQD_ASYNC_NOTIFY,
     IBV_QP_MAX_DEST_RD_ATOMIC, IBV_QP_MAX_QP_RD_ATOMIC, IBV_QP_MIN_RNR_TIMER, IBV_QP_PATH_MTU,
-    IBV_QP_PKEY_INDEX, IBV_QP_PORT, IBV_QP_RETRY_CNT, IBV_QP_RNR_RETRY, IBV_QP_RQ_PSN, IBV_QP_SQ_PSN,
-    IBV_QP_STATE, IBV_QP_TIMEOUT, IBV_QPS_ERR, IBV_QPS_INIT, IBV_QPS_RESET, IBV_QPS_RTR, IBV_QPS_RTS,
-    IBV_QPS_SQD, IBV_QPS_SQE, ibv_ah_attr, ibv_gid, ibv_global_route, ibv_qp, ibv_qp_attr, ibv_qp_cap,
-    ibv_qp_init_attr, ibv_qp_state,
+    IBV_QP_PKEY_INDEX, IBV_QP_PORT, IBV_QP_QKEY, IBV_QP_RETRY_CNT, IBV_QP_RNR_RETRY, IBV_QP_RQ_PSN,
+    IBV_QP_SQ_PSN, IBV_QP_STATE, IBV_QP_TIMEOUT, IBV_QPS_ERR, IBV_QPS_INIT, IBV_QPS_RESET, IBV_QPS_RTR,
+    IBV_QPS_RTS, IBV_QPS_SQD, IBV_QPS_SQE, ibv_ah_attr, ibv_gid, ibv_global_route, ibv_qp, ibv_qp_attr,
+    ibv_qp_cap, ibv_qp_init_attr, ibv_qp_state,
 };
 
 use crate::boundary::{Errno, INVALID, UNSUPPORTED, explain, status};
@@ -23,13 +24,14 @@ use crate::next::next;
 use crate::qp::{QpHandle, qp_of};
 use crate::query::mtu_code;
 
-/// Bits of the mask of `ibv_modify_qp` that a queue pair of RC or UC can have.
+/// Bits of the mask of `ibv_modify_qp` that a queue pair can have.
 const KNOWN: u32 = IBV_QP_STATE
     | IBV_QP_CUR_STATE
     | IBV_QP_EN_SQD_ASYNC_NOTIFY
     | IBV_QP_ACCESS_FLAGS
     | IBV_QP_PKEY_INDEX
     | IBV_QP_PORT
+    | IBV_QP_QKEY
     | IBV_QP_AV
     | IBV_QP_PATH_MTU
     | IBV_QP_TIMEOUT
@@ -60,12 +62,10 @@ fn state_code(state: QpState) -> ibv_qp_state {
     STATES.iter().find(|(_, rust)| *rust == state).map_or(IBV_QPS_ERR, |(code, _)| *code)
 }
 
-fn path_of(ah: &ibv_ah_attr) -> Result<AddressVector, Errno> {
+/// `call`: name of the function, for the explanation of an error.
+pub(crate) fn path_of(call: &str, ah: &ibv_ah_attr) -> Result<AddressVector, Errno> {
     if ah.is_global == 0 {
-        explain(
-            "ibv_modify_qp",
-            "RoCE needs a GID (is_global): give the program the index of one, as -g 0 or -x 0",
-        );
+        explain(call, "RoCE needs a GID (is_global): give the program the index of one, as -g 0 or -x 0");
         return Err(INVALID);
     }
     // SAFETY: all values of the bytes of a GID are valid.
@@ -95,7 +95,8 @@ fn attr_of(attr: &ibv_qp_attr, mask: u32) -> Result<QpAttr, Errno> {
         pkey_index: has(IBV_QP_PKEY_INDEX).then_some(attr.pkey_index),
         port_num: has(IBV_QP_PORT).then_some(attr.port_num),
         access: has(IBV_QP_ACCESS_FLAGS).then(|| qp_access_of(attr.qp_access_flags)).transpose()?,
-        path: has(IBV_QP_AV).then(|| path_of(&attr.ah_attr)).transpose()?,
+        qkey: has(IBV_QP_QKEY).then_some(QKey(attr.qkey)),
+        path: has(IBV_QP_AV).then(|| path_of("ibv_modify_qp", &attr.ah_attr)).transpose()?,
         path_mtu: has(IBV_QP_PATH_MTU).then(|| mtu_of(attr.path_mtu)).transpose()?,
         dest_qpn: has(IBV_QP_DEST_QPN).then(|| Qpn::new(attr.dest_qp_num)),
         rq_psn: has(IBV_QP_RQ_PSN).then(|| Psn::new(attr.rq_psn)),
@@ -171,6 +172,7 @@ fn c_attr((state, attributes, init): &(QpState, Attributes, QpInit)) -> ibv_qp_a
     attr.path_mtu = mtu_code(conn.path_mtu);
     (attr.rq_psn, attr.sq_psn) = (attributes.rq_psn.value(), attributes.sq_psn.value());
     attr.dest_qp_num = attributes.dest_qpn.value();
+    attr.qkey = attributes.qkey.0;
     attr.qp_access_flags = conn.access.0;
     attr.cap = cap_of(init);
     if let Some(path) = &attributes.path {
@@ -179,7 +181,7 @@ fn c_attr((state, attributes, init): &(QpState, Attributes, QpInit)) -> ibv_qp_a
     (attr.max_rd_atomic, attr.max_dest_rd_atomic) = (conn.max_rd_atomic, conn.max_dest_rd_atomic);
     (attr.min_rnr_timer, attr.timeout) = (conn.min_rnr_timer, conn.timeout);
     (attr.retry_cnt, attr.rnr_retry, attr.port_num) = (conn.retry_count, conn.rnr_retry, 1);
-    if init.service == ServiceType::Uc {
+    if init.service != ServiceType::Rc {
         (attr.timeout, attr.retry_cnt, attr.rnr_retry) = (0, 0, 0);
     }
     attr

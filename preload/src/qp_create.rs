@@ -6,9 +6,9 @@ use std::ptr;
 use libc::c_void;
 use verbs::{QpInit, ServiceType};
 use verbs_sys::{
-    IBV_QP_INIT_ATTR_PD, IBV_QP_INIT_ATTR_SEND_OPS_FLAGS, IBV_QPS_RESET, IBV_QPT_RC, IBV_QPT_UC, ibv_context,
-    ibv_cq, ibv_pd, ibv_qp, ibv_qp_cap, ibv_qp_ex, ibv_qp_init_attr, ibv_qp_init_attr_ex, ibv_qp_type,
-    ibv_srq,
+    IBV_QP_INIT_ATTR_PD, IBV_QP_INIT_ATTR_SEND_OPS_FLAGS, IBV_QPS_RESET, IBV_QPT_RC, IBV_QPT_UC, IBV_QPT_UD,
+    ibv_context, ibv_cq, ibv_pd, ibv_qp, ibv_qp_cap, ibv_qp_ex, ibv_qp_init_attr, ibv_qp_init_attr_ex,
+    ibv_qp_type, ibv_srq,
 };
 
 use crate::boundary::{Errno, INVALID, UNSUPPORTED, object};
@@ -44,6 +44,7 @@ impl Wanted {
         let service = match self.qp_type {
             IBV_QPT_RC => ServiceType::Rc,
             IBV_QPT_UC => ServiceType::Uc,
+            IBV_QPT_UD => ServiceType::Ud,
             _ => return Err(UNSUPPORTED),
         };
         // SAFETY: the program passes objects or null.
@@ -71,13 +72,16 @@ impl Wanted {
     /// Creates the queue pair, and returns it with its actual capacities.
     fn create(&self, context: &ContextHandle) -> Result<(*mut ibv_qp, ibv_qp_cap), Errno> {
         let init = self.init()?;
-        let building = self.send_ops.map(Building::new).transpose()?;
+        let is_ud = init.service == ServiceType::Ud;
+        let building = self.send_ops.map(|ops| Building::new(ops, is_ud)).transpose()?;
         let place = Place::new();
         let (qpn, queues) = context.objects()?.create_qp(&init, place.cookie())?;
         // SAFETY: zeros are a value of each field: null pointers, no functions, an unlocked mutex.
         let mut c: ibv_qp_ex = unsafe { zeroed() };
-        if building.is_some() {
-            wr::fill(&mut c);
+        match building {
+            Some(_) if is_ud => wr::fill_datagrams(&mut c),
+            Some(_) => wr::fill(&mut c),
+            None => {}
         }
         // SAFETY: `qp_base` is the base of the union and of the structure.
         let base = unsafe { &mut *(&raw mut c).cast::<ibv_qp>() };
@@ -86,7 +90,7 @@ impl Wanted {
         (base.qp_context, base.pd, base.srq) = (self.qp_context, self.pd, self.srq);
         (base.send_cq, base.recv_cq) = (self.send_cq, self.recv_cq);
         (base.qp_num, base.state, base.qp_type) = (qpn.value(), IBV_QPS_RESET, self.qp_type);
-        let handle = QpHandle { c, queues, qpn, async_events: Unacknowledged::default(), building };
+        let handle = QpHandle { c, queues, qpn, is_ud, async_events: Unacknowledged::default(), building };
         let max_recv_wr = if self.srq.is_null() { init.max_recv_wr } else { 0 };
         let cap = ibv_qp_cap { max_recv_wr, ..cap_of(&init) };
         Ok((place.fill(handle).cast(), cap))

@@ -26,7 +26,7 @@ const PKEY: u16 = 0xffff;
 const PHYS_STATE_DISABLED: u8 = 3;
 const PHYS_STATE_LINK_UP: u8 = 5;
 
-fn check_port(port_num: u8) -> Result<(), Errno> {
+pub(crate) fn check_port(port_num: u8) -> Result<(), Errno> {
     if port_num == PORT { Ok(()) } else { Err(INVALID) }
 }
 
@@ -63,6 +63,7 @@ fn device_attr(context: &ContextHandle) -> Result<ibv_device_attr, Errno> {
     attr.max_cq = to_c_int(caps.limits.max_cqs);
     attr.max_cqe = caps.max_cqe.cast_signed();
     attr.max_mr = to_c_int(caps.limits.max_mrs);
+    attr.max_ah = to_c_int(caps.limits.max_ahs);
     attr.max_pd = to_c_int(caps.limits.max_pds);
     (attr.max_qp_rd_atom, attr.max_qp_init_rd_atom) = (caps.max_rd_atomic.into(), caps.max_rd_atomic.into());
     attr.max_res_rd_atom = attr.max_qp_rd_atom.saturating_mul(attr.max_qp);

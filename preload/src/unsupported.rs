@@ -5,11 +5,11 @@ use std::ptr;
 
 use libc::{c_int, c_void};
 use verbs_sys::{
-    ibv_ah, ibv_ah_attr, ibv_context, ibv_dm, ibv_ece, ibv_gid, ibv_grh, ibv_mr, ibv_mw, ibv_mw_bind,
-    ibv_mw_type, ibv_pd, ibv_qp, ibv_wc, ibv_wr_opcode,
+    ibv_ah_attr, ibv_context, ibv_dm, ibv_ece, ibv_gid, ibv_mr, ibv_mw, ibv_mw_bind, ibv_mw_type, ibv_pd,
+    ibv_qp, ibv_wr_opcode,
 };
 
-use crate::boundary::{UNSUPPORTED, number, object, status};
+use crate::boundary::{UNSUPPORTED, object, status};
 use crate::context::ours;
 use crate::mr::pd_of;
 use crate::next::next;
@@ -40,13 +40,6 @@ macro_rules! unsupported {
 }
 
 unsupported! {
-    ibv_create_ah(pd: *mut ibv_pd, attr: *mut ibv_ah_attr) -> *mut ibv_ah,
-        pd_of(pd).is_some(), object(|| Err(UNSUPPORTED)), ptr::null_mut();
-    ibv_create_ah_from_wc(pd: *mut ibv_pd, wc: *mut ibv_wc, grh: *mut ibv_grh, port_num: u8) -> *mut ibv_ah,
-        pd_of(pd).is_some(), object(|| Err(UNSUPPORTED)), ptr::null_mut();
-    ibv_init_ah_from_wc(context: *mut ibv_context, port_num: u8, wc: *mut ibv_wc, grh: *mut ibv_grh,
-        attr: *mut ibv_ah_attr) -> c_int,
-        ours(context).is_some(), number(|| Err(UNSUPPORTED)), -1;
     ibv_attach_mcast(qp: *mut ibv_qp, gid: *const ibv_gid, lid: u16) -> c_int,
         qp_of(qp).is_some(), status(|| Err(UNSUPPORTED)), libc::ENOSYS;
     ibv_detach_mcast(qp: *mut ibv_qp, gid: *const ibv_gid, lid: u16) -> c_int,

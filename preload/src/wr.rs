@@ -10,16 +10,32 @@
 use std::slice;
 
 use libc::{c_int, c_void};
-use verbs::{LKey, MAX_INLINE_BYTES, PostError, RKey, SendBatch, SendData, SendOp, SendRequest, Sge};
-use verbs_sys::{ibv_data_buf, ibv_qp_ex, ibv_sge};
+use verbs::{
+    Destination, LKey, MAX_INLINE_BYTES, PostError, RKey, SendBatch, SendData, SendOp, SendRequest, Sge,
+};
+use verbs_sys::{ibv_ah, ibv_data_buf, ibv_qp_ex, ibv_sge};
 
 use crate::boundary::{INVALID, status};
 use crate::builder::{Builder, flags_of};
 use crate::gather::Gathered;
-use crate::post::sges_at;
+use crate::post::{destination_of, sges_at};
 use crate::qp::QpHandle;
 
-/// Sets the functions of a queue pair.
+/// Sets the functions of a queue pair of UD.
+pub(crate) fn fill_datagrams(c: &mut ibv_qp_ex) {
+    c.wr_start = Some(wr_start);
+    c.wr_complete = Some(wr_complete);
+    c.wr_abort = Some(wr_abort);
+    c.wr_send = Some(wr_send_datagram);
+    c.wr_send_imm = Some(wr_send_datagram_imm);
+    c.wr_set_ud_addr = Some(wr_set_ud_addr);
+    c.wr_set_sge = Some(wr_set_sge);
+    c.wr_set_sge_list = Some(wr_set_sge_list);
+    c.wr_set_inline_data = Some(wr_set_inline_data);
+    c.wr_set_inline_data_list = Some(wr_set_inline_data_list);
+}
+
+/// Sets the functions of a queue pair of RC or UC.
 pub(crate) fn fill(c: &mut ibv_qp_ex) {
     c.wr_start = Some(wr_start);
     c.wr_complete = Some(wr_complete);
@@ -111,6 +127,26 @@ unsafe extern "C" fn wr_send(qp: *mut ibv_qp_ex) {
 unsafe extern "C" fn wr_send_imm(qp: *mut ibv_qp_ex, imm_data: u32) {
     // SAFETY: see `wr_send`.
     unsafe { begin(qp, SendOp::SendWithImm { imm: u32::from_be(imm_data) }) };
+}
+
+/// Begins a datagram, whose destination `wr_set_ud_addr` sets.
+unsafe extern "C" fn wr_send_datagram(qp: *mut ibv_qp_ex) {
+    // SAFETY: see `wr_send`.
+    unsafe { begin(qp, SendOp::SendTo { to: Destination::default() }) };
+}
+
+unsafe extern "C" fn wr_send_datagram_imm(qp: *mut ibv_qp_ex, imm_data: u32) {
+    let op = SendOp::SendToWithImm { to: Destination::default(), imm: u32::from_be(imm_data) };
+    // SAFETY: see `wr_send`.
+    unsafe { begin(qp, op) };
+}
+
+unsafe extern "C" fn wr_set_ud_addr(qp: *mut ibv_qp_ex, ah: *mut ibv_ah, remote_qpn: u32, remote_qkey: u32) {
+    // SAFETY: see `wr_send`; the program passes an address handle.
+    unsafe {
+        let destination = destination_of(ah, remote_qpn, remote_qkey);
+        step(qp, |batch| batch.set_destination(destination));
+    }
 }
 
 unsafe extern "C" fn wr_rdma_write(qp: *mut ibv_qp_ex, rkey: u32, remote_addr: u64) {

@@ -71,6 +71,8 @@ counters! {
         /// the message was lost, no receive was posted, the receive is too short or not writable, or the request is
         /// invalid.
         uc_requests_dropped,
+        /// Datagrams (UD) dropped because no receive was posted, or because the receive is too short or not writable.
+        ud_requests_dropped,
         /// RNR NAKs received, except stale responses and RNR NAKs that imply the loss of an earlier READ response.
         rcvd_rnr_err,
         /// PSN sequence error NAKs that became due; 0 under selective repeat, which sends SACKs instead.
@@ -159,7 +161,8 @@ counters! {
         /// Frames to a unicast MAC that is not the port's, and RoCE or malformed packets to a multicast or broadcast
         /// MAC.
         wrong_mac,
-        /// Packets whose VLAN is not the VLAN of the queue pair's source GID.
+        /// Packets whose VLAN is not the VLAN of the queue pair's source GID; datagrams (UD) whose VLAN is not that of
+        /// their destination GID.
         wrong_vlan,
         /// Frames shorter than their headers, or than a length stated in their headers.
         truncated,
@@ -197,6 +200,8 @@ counters! {
         wrong_transport,
         /// Packets whose P_Key is not of the default partition.
         wrong_pkey,
+        /// Datagrams (UD) whose Q_Key is not that of the queue pair.
+        wrong_qkey,
         /// Packets whose source IP address is not the peer's.
         wrong_source,
         /// If the peer is on the link: packets whose source MAC is not the peer's.
@@ -204,7 +209,8 @@ counters! {
         /// Packets whose UDP source port is not the peer's. A queue pair learns this port from the first request with
         /// the expected PSN and, separately for responses, from the first response to a PSN sent from una on.
         wrong_source_port,
-        /// Packets whose destination IP address is not the queue pair's source GID.
+        /// Packets whose destination IP address is not the queue pair's source GID; datagrams (UD) whose destination IP
+        /// address is no GID of the port.
         wrong_destination,
     }
 }

@@ -63,6 +63,17 @@ pub struct RKey(pub u32);
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub struct QKey(pub u32);
 
+impl QKey {
+    /// Bit of a controlled Q_Key. If a work request gives a Q_Key with this bit, the packet has the Q_Key of the queue
+    /// pair that sends it (IBA 10.2.5).
+    pub(crate) const CONTROLLED: u32 = 1 << 31;
+}
+
+/// Random number that identifies, in its engine, an address handle that an application created; never sent on the wire.
+/// No address handle has the number 0.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub struct AhId(pub u32);
+
 /// P_Key, 16 bits: bit 15 is set for full membership, the low 15 bits are the partition.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct PKey(pub u16);

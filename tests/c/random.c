@@ -18,8 +18,9 @@
 #define SRQS 2
 #define QPS 6
 #define CHANNELS 2
+#define AHS 3
 #define CONTEXTS 2
-#define KINDS 15
+#define KINDS 16
 #define BYTES 65536
 
 /* A place for an object. A thread that uses the object has the mutex, because a program must not use an object that
@@ -31,7 +32,7 @@ struct place {
 
 static struct ibv_device *device;
 static struct ibv_context *contexts[CONTEXTS];
-static struct place pds[PDS], mrs[MRS], cqs[CQS], srqs[SRQS], qps[QPS], channels[CHANNELS];
+static struct place pds[PDS], mrs[MRS], cqs[CQS], srqs[SRQS], qps[QPS], channels[CHANNELS], ahs[AHS];
 static uint8_t memory[BYTES];
 static unsigned long done[KINDS], refused[KINDS];
 
@@ -152,6 +153,19 @@ static void change_srq(void)
     leave(srq);
 }
 
+static void change_ah(void)
+{
+    struct place *ah = take(ahs, AHS), *pd = take(pds, PDS);
+    struct ibv_ah_attr attr = { .is_global = !one_in(16), .port_num = one_in(16) ? 2 : 1,
+        .grh = { .sgid_index = one_in(16) ? (uint8_t)draw(256) : 1, .flow_label = draw(1 << 20), .traffic_class = (uint8_t)draw(8) } };
+    if (ah && object_of(pd)) {
+        count(15, ibv_query_gid(any_context(), 1, 1, &attr.grh.dgid) ? errno : 0);
+        CREATE_OR_DESTROY(15, ah, ibv_destroy_ah(ah->object), ibv_create_ah(pd->object, &attr));
+    }
+    leave(pd);
+    leave(ah);
+}
+
 static void change_qp(void)
 {
     struct place *qp = take(qps, QPS), *pd = take(pds, PDS), *send = take(cqs, CQS), *recv = take(cqs, CQS);
@@ -190,15 +204,15 @@ static void modify_qp(void)
             .ah_attr = { .is_global = !one_in(16), .port_num = 1, .grh.sgid_index = 1 },
         };
         count(6, ibv_query_gid(any_context(), 1, 1, &attr.ah_attr.grh.dgid) ? errno : 0);
-        int rc = own->qp_type == IBV_QPT_RC, mask = IBV_QP_STATE;
+        int rc = own->qp_type == IBV_QPT_RC, ud = own->qp_type == IBV_QPT_UD, mask = IBV_QP_STATE;
         switch (own->state) {
         case IBV_QPS_RESET:
             attr.qp_state = IBV_QPS_INIT;
-            mask |= IBV_QP_PKEY_INDEX | IBV_QP_PORT | IBV_QP_ACCESS_FLAGS;
+            mask |= IBV_QP_PKEY_INDEX | IBV_QP_PORT | (ud ? IBV_QP_QKEY : IBV_QP_ACCESS_FLAGS);
             break;
         case IBV_QPS_INIT:
             attr.qp_state = IBV_QPS_RTR;
-            mask |= IBV_QP_AV | IBV_QP_PATH_MTU | IBV_QP_DEST_QPN | IBV_QP_RQ_PSN;
+            mask |= ud ? 0 : IBV_QP_AV | IBV_QP_PATH_MTU | IBV_QP_DEST_QPN | IBV_QP_RQ_PSN;
             mask |= rc ? IBV_QP_MAX_DEST_RD_ATOMIC | IBV_QP_MIN_RNR_TIMER : 0;
             break;
         case IBV_QPS_RTR:
@@ -230,9 +244,11 @@ static struct ibv_sge sge_of(struct ibv_mr *mr)
 
 static void post(void)
 {
-    struct place *qp = take(qps, QPS), *mr = take(mrs, MRS);
+    struct place *qp = take(qps, QPS), *mr = take(mrs, MRS), *ah = take(ahs, AHS);
     struct ibv_qp *own = object_of(qp);
     struct ibv_mr *region = object_of(mr);
+    bool ud = own && own->qp_type == IBV_QPT_UD;
+    uint32_t peer = own ? own->qp_num : 0, qkey = one_in(8) ? draw(UINT32_MAX) : 0;
     struct ibv_sge sges[4] = { sge_of(region), sge_of(region), sge_of(region), sge_of(region) };
     if (own && one_in(2)) {
         struct ibv_recv_wr second = { 2, NULL, sges, (int)draw(5) - one_in(8) }, first = { 1, &second, sges, 1 }, *bad = NULL;
@@ -243,6 +259,12 @@ static void post(void)
     } else if (own && !ibv_qp_to_qp_ex(own)) {
         struct ibv_send_wr wr = { .wr_id = 3, .sg_list = sges, .num_sge = (int)draw(5) - one_in(8), .opcode = draw(12),
             .send_flags = draw(32), .wr.rdma = { (uintptr_t)memory, region ? region->rkey : 0 } }, *bad = NULL;
+        if (ud) {
+            wr.opcode = one_in(8) ? draw(12) : IBV_WR_SEND + draw(2);
+            wr.wr.ud.ah = object_of(ah);
+            wr.wr.ud.remote_qpn = peer;
+            wr.wr.ud.remote_qkey = qkey;
+        }
         /* The bytes of an inline request must be the program's. */
         for (int i = 0; i < 4; i++)
             if (wr.send_flags & IBV_SEND_INLINE)
@@ -257,7 +279,13 @@ static void post(void)
         for (uint32_t left = draw(4); left; left--) {
             builder->wr_id = left;
             builder->wr_flags = draw(8);
-            ibv_wr_rdma_write(builder, region ? region->rkey : 0, (uintptr_t)memory);
+            if (ud) {
+                ibv_wr_send(builder);
+                if (!one_in(8))
+                    ibv_wr_set_ud_addr(builder, object_of(ah), peer, qkey);
+            } else {
+                ibv_wr_rdma_write(builder, region ? region->rkey : 0, (uintptr_t)memory);
+            }
             if (one_in(2))
                 ibv_wr_set_sge_list(builder, draw(5), sges);
             else
@@ -268,6 +296,7 @@ static void post(void)
         else
             count(9, ibv_wr_complete(builder));
     }
+    leave(ah);
     leave(mr);
     leave(qp);
 }
@@ -340,7 +369,7 @@ static void query(void)
 
 static void *work(void *argument)
 {
-    static void (*const calls[])(void) = { change_pd, change_mr, change_channel, change_cq, change_srq, change_qp,
+    static void (*const calls[])(void) = { change_pd, change_mr, change_channel, change_cq, change_srq, change_ah, change_qp,
         modify_qp, modify_qp, modify_qp, post, post, post, post_shared, poll_cq, poll_cq, query, take_event, open_and_close };
     uint64_t *arguments = argument;
     state = arguments[0];
@@ -374,7 +403,7 @@ int main(int argc, char **argv)
         return 2;
     ibv_free_device_list(list);
     struct { struct place *places; uint32_t number; } all[] = { { pds, PDS }, { mrs, MRS }, { cqs, CQS }, { srqs, SRQS },
-        { qps, QPS }, { channels, CHANNELS } };
+        { qps, QPS }, { channels, CHANNELS }, { ahs, AHS } };
     for (size_t i = 0; i < sizeof all / sizeof *all; i++)
         for (uint32_t j = 0; j < all[i].number; j++)
             pthread_mutex_init(&all[i].places[j].mutex, NULL);
@@ -392,6 +421,7 @@ int main(int argc, char **argv)
     destroy_all(srqs, SRQS, (int (*)(void *))ibv_destroy_srq);
     destroy_all(cqs, CQS, (int (*)(void *))ibv_destroy_cq);
     destroy_all(channels, CHANNELS, (int (*)(void *))ibv_destroy_comp_channel);
+    destroy_all(ahs, AHS, (int (*)(void *))ibv_destroy_ah);
     destroy_all(mrs, MRS, (int (*)(void *))ibv_dereg_mr);
     destroy_all(pds, PDS, (int (*)(void *))ibv_dealloc_pd);
     for (int i = 0; i < CONTEXTS; i++)

@@ -69,7 +69,7 @@ static void query(void)
 {
     struct ibv_device_attr device;
     CHECK(!ibv_query_device(context, &device));
-    CHECK(device.phys_port_cnt == 1 && device.max_qp > 0 && device.max_sge >= 4);
+    CHECK(device.phys_port_cnt == 1 && device.max_qp > 0 && device.max_ah > 0 && device.max_sge >= 4);
     struct ibv_device_attr_ex extended;
     CHECK(!ibv_query_device_ex(context, NULL, &extended));
     CHECK(!memcmp(&extended.orig_attr, &device, sizeof device));
@@ -125,7 +125,13 @@ static void create(void)
     CHECK(!ibv_query_srq(srq, &queried) && queried.max_wr >= 4 && queried.srq_limit == 0);
 
     struct ibv_ah_attr ah = { .port_num = 1 };
-    FAILS(ibv_create_ah(pd, &ah), EOPNOTSUPP);
+    FAILS(ibv_create_ah(pd, &ah), EINVAL);
+    ah = (struct ibv_ah_attr){ .port_num = 2, .is_global = 1, .grh.sgid_index = 1 };
+    CHECK(!ibv_query_gid(context, 1, 1, &ah.grh.dgid));
+    FAILS(ibv_create_ah(pd, &ah), EINVAL);
+    ah.port_num = 1;
+    ah.grh.sgid_index = 99;
+    FAILS(ibv_create_ah(pd, &ah), EINVAL);
     FAILS(ibv_alloc_mw(pd, IBV_MW_TYPE_1), EOPNOTSUPP);
     struct ibv_alloc_dm_attr dm = { .length = 64 };
     FAILS(ibv_alloc_dm(context, &dm), EOPNOTSUPP);
@@ -165,7 +171,7 @@ static struct end create_qp(enum ibv_qp_type type, struct ibv_srq *receives, boo
 
 static void refuse_qps(void)
 {
-    struct ibv_qp_init_attr attr = { .send_cq = cq, .recv_cq = cq, .cap = { 1, 1, 1, 1, 0 }, .qp_type = IBV_QPT_UD };
+    struct ibv_qp_init_attr attr = { .send_cq = cq, .recv_cq = cq, .cap = { 1, 1, 1, 1, 0 }, .qp_type = IBV_QPT_RAW_PACKET };
     FAILS(ibv_create_qp(pd, &attr), EOPNOTSUPP);
     attr.qp_type = IBV_QPT_RC;
     attr.send_cq = NULL;
@@ -178,6 +184,9 @@ static void refuse_qps(void)
         .comp_mask = IBV_QP_INIT_ATTR_PD | IBV_QP_INIT_ATTR_SEND_OPS_FLAGS,
         .send_ops_flags = IBV_QP_EX_WITH_ATOMIC_CMP_AND_SWP,
     };
+    FAILS(ibv_create_qp_ex(context, &unknown), EOPNOTSUPP);
+    unknown.qp_type = IBV_QPT_UD;
+    unknown.send_ops_flags = IBV_QP_EX_WITH_SEND | IBV_QP_EX_WITH_RDMA_WRITE;
     FAILS(ibv_create_qp_ex(context, &unknown), EOPNOTSUPP);
 }
 
@@ -509,6 +518,146 @@ static void share_receives(void)
     CHECK(!ibv_destroy_qp(from.qp) && !ibv_destroy_qp(to.qp));
 }
 
+#define QKEY 0x11223344
+#define GRH 40
+
+/* A queue pair of UD in RTS, whose receives complete on `receive_cq`. */
+static struct end create_datagram_qp(struct ibv_cq *receive_cq)
+{
+    struct ibv_qp_init_attr_ex attr = {
+        .send_cq = cq,
+        .recv_cq = receive_cq,
+        .cap = { DEPTH, DEPTH, 4, 4, 128 },
+        .qp_type = IBV_QPT_UD,
+        .comp_mask = IBV_QP_INIT_ATTR_PD | IBV_QP_INIT_ATTR_SEND_OPS_FLAGS,
+        .pd = pd,
+        .send_ops_flags = IBV_QP_EX_WITH_SEND | IBV_QP_EX_WITH_SEND_WITH_IMM,
+    };
+    struct end end = { .qp = ibv_create_qp_ex(context, &attr) };
+    CHECK(end.qp && (end.builder = ibv_qp_to_qp_ex(end.qp)) && !end.builder->wr_rdma_write);
+    struct ibv_qp_attr to = { .qp_state = IBV_QPS_INIT, .port_num = 1, .qkey = QKEY, .sq_psn = 0xffffff };
+    int mask = IBV_QP_STATE | IBV_QP_PKEY_INDEX | IBV_QP_PORT;
+    CHECK(ibv_modify_qp(end.qp, &to, mask | IBV_QP_ACCESS_FLAGS) == EINVAL);
+    CHECK(!ibv_modify_qp(end.qp, &to, mask | IBV_QP_QKEY));
+    to.qp_state = IBV_QPS_RTR;
+    CHECK(!ibv_modify_qp(end.qp, &to, IBV_QP_STATE));
+    to.qp_state = IBV_QPS_RTS;
+    CHECK(!ibv_modify_qp(end.qp, &to, IBV_QP_STATE | IBV_QP_SQ_PSN));
+    struct ibv_qp_attr queried;
+    struct ibv_qp_init_attr init;
+    CHECK(!ibv_query_qp(end.qp, &queried, IBV_QP_QKEY, &init));
+    CHECK(queried.qkey == QKEY && queried.qp_state == IBV_QPS_RTS && init.qp_type == IBV_QPT_UD);
+    return end;
+}
+
+static void check_datagram(const struct ibv_wc *wc, struct end from, struct end to, uint32_t length)
+{
+    CHECK(wc->status == IBV_WC_SUCCESS && wc->opcode == IBV_WC_RECV && wc->byte_len == GRH + length);
+    CHECK(wc->qp_num == to.qp->qp_num && wc->src_qp == from.qp->qp_num && wc->sl == 0xa);
+    CHECK(wc->wc_flags & IBV_WC_GRH);
+}
+
+/* An answer to the sender, by an address handle from the completion and the GRH area. */
+static void answer(struct ibv_wc *wc, struct end from, struct end to, struct ibv_ah_attr *wanted)
+{
+    struct ibv_grh *grh = (struct ibv_grh *)(memory + HALF);
+    struct ibv_ah_attr attr;
+    CHECK(!ibv_init_ah_from_wc(context, 1, wc, grh, &attr));
+    CHECK(attr.is_global && attr.port_num == 1 && attr.grh.sgid_index == 1);
+    CHECK(!memcmp(&attr.grh.dgid, &wanted->grh.dgid, sizeof attr.grh.dgid) && attr.grh.traffic_class == 0x68);
+    CHECK(ibv_init_ah_from_wc(context, 2, wc, grh, &attr) == -1);
+    struct ibv_wc without = *wc;
+    without.wc_flags = 0;
+    FAILS(ibv_create_ah_from_wc(pd, &without, grh, 1), EINVAL);
+    struct ibv_ah *back = ibv_create_ah_from_wc(pd, wc, grh, 1);
+    CHECK(back && back->pd == pd && back->context == context);
+    post_receive(from.qp, 62, HALF, 64);
+    struct ibv_sge sge = sge_of(0, 8);
+    struct ibv_send_wr reply = { .wr_id = 61, .sg_list = &sge, .num_sge = 1, .opcode = IBV_WR_SEND,
+        .send_flags = IBV_SEND_SIGNALED, .wr.ud = { back, wc->src_qp, QKEY } }, *bad;
+    CHECK(!ibv_post_send(to.qp, &reply, &bad));
+    /* A posted datagram is sent even if its address handle is destroyed. */
+    CHECK(!ibv_destroy_ah(back));
+    for (int left = 2; left; left--) {
+        struct ibv_wc done = completion();
+        if (done.opcode & IBV_WC_RECV)
+            check_datagram(&done, to, from, 8);
+        else
+            CHECK(done.status == IBV_WC_SUCCESS && done.wr_id == 61);
+    }
+}
+
+static void datagrams(void)
+{
+    struct ibv_cq_init_attr_ex cq_attr = { .cqe = DEPTH, .wc_flags = IBV_WC_STANDARD_FLAGS };
+    struct ibv_cq_ex *extended = ibv_create_cq_ex(context, &cq_attr);
+    CHECK(extended);
+    struct end from = create_datagram_qp(cq), to = create_datagram_qp(cq);
+    struct end fields = create_datagram_qp(ibv_cq_ex_to_cq(extended));
+    struct ibv_ah_attr attr = { .port_num = 1, .is_global = 1, .grh = { .sgid_index = 1, .traffic_class = 0x68 } };
+    CHECK(!ibv_query_gid(context, 1, 1, &attr.grh.dgid));
+    struct ibv_ah *ah = ibv_create_ah(pd, &attr);
+    CHECK(ah && ah->context == context && ah->pd == pd);
+    CHECK(ibv_dealloc_pd(pd) == EBUSY);
+
+    memset(memory + HALF, 0xff, HALF);
+    post_receive(to.qp, 60, HALF, 64);
+    ibv_wr_start(from.builder);
+    from.builder->wr_id = 59;
+    from.builder->wr_flags = IBV_SEND_SIGNALED;
+    ibv_wr_send_imm(from.builder, htobe32(7));
+    ibv_wr_set_ud_addr(from.builder, ah, to.qp->qp_num, QKEY);
+    ibv_wr_set_inline_data(from.builder, "datagram", 9);
+    CHECK(!ibv_wr_complete(from.builder));
+    struct ibv_wc received = { 0 };
+    for (int left = 2; left; left--) {
+        struct ibv_wc wc = completion();
+        if (wc.opcode & IBV_WC_RECV)
+            received = wc;
+        else
+            CHECK(wc.status == IBV_WC_SUCCESS && wc.wr_id == 59 && wc.opcode == IBV_WC_SEND && !wc.wc_flags);
+    }
+    check_datagram(&received, from, to, 9);
+    CHECK(received.wc_flags & IBV_WC_WITH_IMM && received.imm_data == htobe32(7));
+    CHECK(memory[HALF] == 0 && memory[HALF + 20] == 0x45 && memory[HALF + 21] == 0x68);
+    CHECK(!memcmp(memory + HALF + 32, attr.grh.dgid.raw + 12, 4));
+    CHECK(!strcmp((char *)memory + HALF + GRH, "datagram"));
+    answer(&received, from, to, &attr);
+
+    /* The fields of an extended completion queue. */
+    post_receive(fields.qp, 63, HALF, 64);
+    struct ibv_sge sge = sge_of(0, 16);
+    struct ibv_send_wr send = { .wr_id = 64, .sg_list = &sge, .num_sge = 1, .opcode = IBV_WR_SEND,
+        .send_flags = IBV_SEND_SIGNALED, .wr.ud = { ah, fields.qp->qp_num, QKEY } }, *bad;
+    CHECK(!ibv_post_send(from.qp, &send, &bad));
+    CHECK(completion().wr_id == 64);
+    struct ibv_poll_cq_attr poll_attr = { 0 };
+    time_t end = time(NULL) + TIMEOUT_SECONDS;
+    while (ibv_start_poll(extended, &poll_attr) == ENOENT)
+        CHECK(time(NULL) < end);
+    CHECK(extended->wr_id == 63 && ibv_wc_read_byte_len(extended) == GRH + 16 && ibv_wc_read_sl(extended) == 0xa);
+    CHECK(ibv_wc_read_src_qp(extended) == from.qp->qp_num && ibv_wc_read_wc_flags(extended) == IBV_WC_GRH);
+    ibv_end_poll(extended);
+
+    /* A queue pair of UD has no WRITE; a datagram without an address handle, or longer than the path MTU, fails. */
+    send.opcode = IBV_WR_RDMA_WRITE;
+    CHECK(ibv_post_send(from.qp, &send, &bad) == EINVAL && bad == &send);
+    struct ibv_sge all[3] = { sge_of(0, HALF), sge_of(0, HALF), sge_of(0, HALF) };
+    struct { struct ibv_ah *ah; int pieces; enum ibv_wc_status status; } wrong[] = {
+        { NULL, 1, IBV_WC_LOC_QP_OP_ERR }, { ah, 3, IBV_WC_LOC_LEN_ERR } };
+    for (int i = 0; i < 2; i++) {
+        struct ibv_send_wr refused = { .wr_id = 65, .sg_list = all, .num_sge = wrong[i].pieces, .opcode = IBV_WR_SEND,
+            .wr.ud = { wrong[i].ah, to.qp->qp_num, QKEY } };
+        CHECK(!ibv_post_send(from.qp, &refused, &bad));
+        CHECK(completion().status == wrong[i].status);
+        struct ibv_qp_attr to_rts = { .qp_state = IBV_QPS_RTS };
+        CHECK(!ibv_modify_qp(from.qp, &to_rts, IBV_QP_STATE));
+    }
+    CHECK(!ibv_destroy_ah(ah));
+    CHECK(!ibv_destroy_qp(from.qp) && !ibv_destroy_qp(to.qp) && !ibv_destroy_qp(fields.qp));
+    CHECK(!ibv_destroy_cq(ibv_cq_ex_to_cq(extended)));
+}
+
 int main(void)
 {
     open_device();
@@ -531,6 +680,7 @@ int main(void)
     }
     read_fields();
     share_receives();
+    datagrams();
     CHECK(!ibv_destroy_srq(srq) && !ibv_destroy_cq(cq) && !ibv_destroy_comp_channel(channel));
     CHECK(!ibv_dereg_mr(mr) && !ibv_dealloc_pd(pd) && !ibv_close_device(context));
     puts("all checks passed");

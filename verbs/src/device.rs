@@ -14,11 +14,12 @@ use dpdk_ffi::{NoCancel, OfProcess};
 use roce::counters::QpCounters;
 use roce::engine::limits::DeviceLimits;
 use roce::engine::{DestroyError, Engine, Event, Progress, SharedObjects};
-use roce::id::{Gid, Mac};
+use roce::id::{Gid, Mac, Qpn};
 use roce::neighbour::{Mode, Resolution};
 use roce::port::events::Events;
 use roce::port::fault::Fault;
 use roce::port::{Port, PortCaps};
+use roce::qp::ServiceType;
 use roce::queue::SrqId;
 
 use crate::drive::{Activity, Drive, DriveGuard, DriveLock};
@@ -226,6 +227,14 @@ impl DeviceCore {
     /// same interface, sends to the port's own MAC.
     pub(crate) fn prepare_path(&mut self, dgid: Gid) {
         if self.engine.neighbour().gids().find(dgid.ip()).is_some() {
+            self.dpdk_mut().loop_back();
+        }
+    }
+
+    /// If `qpn` is a queue pair of UD, makes the port receive as [`DeviceCore::prepare_path`] does, because another
+    /// process on the same interface may send datagrams to this queue pair before this process sends any.
+    pub(crate) fn prepare_datagrams(&mut self, qpn: Qpn) {
+        if self.engine.query_qp(qpn).is_some_and(|(.., init)| init.service == ServiceType::Ud) {
             self.dpdk_mut().loop_back();
         }
     }

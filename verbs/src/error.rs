@@ -149,7 +149,7 @@ pub enum Error {
     },
     /// The destination GID of an address vector is not a unicast address.
     #[error(
-        "{dgid} is not the address of one interface, and a connection leads to one: the peer must say its own GID"
+        "{dgid} is not the address of one interface, and multicast is not supported: the peer must say its own GID"
     )]
     NotUnicast {
         /// GID of the destination.

@@ -1,7 +1,7 @@
 //! RDMA verbs over any Ethernet port.
 //!
 //! [`Context::open`] opens a port as an RDMA device; a [`PortSpec`] names the port. The objects of a device are those
-//! of libibverbs: [`Pd`], [`Mr`], [`Cq`], [`CompChannel`], [`Srq`], [`Qp`]. Several threads may use an object at the
+//! of libibverbs: [`Pd`], [`Mr`], [`Cq`], [`CompChannel`], [`Srq`], [`Qp`], [`Ah`]. Several threads may use an object at the
 //! same time.
 //!
 //! # Progress
@@ -24,6 +24,7 @@ pub mod packet_events;
 pub mod port;
 pub mod stat;
 
+mod ah;
 mod attr;
 mod background;
 mod channel;
@@ -63,6 +64,7 @@ mod waiter;
 mod wake_set;
 mod watch;
 
+pub use ah::Ah;
 pub use attr::{DeviceAttr, DeviceCaps};
 pub use channel::CompChannel;
 pub use context::Context;
@@ -85,7 +87,7 @@ pub use dpdk_ffi::WakeKind;
 pub use roce::congestion::{CnpPacing, CongestionScheme, NoCongestionScheme, NotificationConfig};
 pub use roce::engine::limits::{MAX_INLINE_BYTES, MAX_SGE};
 pub use roce::engine::{Attributes, CreateError, DestroyError, Event, QpnPrefix};
-pub use roce::id::{Gid, LKey, Mac, Qpn, RKey};
+pub use roce::id::{AhId, Gid, LKey, Mac, QKey, Qpn, RKey};
 pub use roce::mem::{Access, Memory, PdId};
 pub use roce::psn::Psn;
 pub use roce::qp::{
@@ -93,7 +95,7 @@ pub use roce::qp::{
     QpState, ServiceType,
 };
 pub use roce::queue::{
-    CqId, Cqe, MAX_MESSAGE_BYTES, Notify, PostError, RecvRequest, SendData, SendFlags, SendOp, SendRequest,
-    Sge, SrqAttr, SrqId, WcOpcode, WcStatus,
+    CqId, Cqe, Destination, MAX_MESSAGE_BYTES, NetworkHeader, Notify, PostError, RecvRequest, SendData,
+    SendFlags, SendOp, SendRequest, Sge, SrqAttr, SrqId, WcOpcode, WcStatus,
 };
 pub use roce::recovery::{NoRecoveryScheme, RecoveryScheme};

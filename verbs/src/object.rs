@@ -1,7 +1,7 @@
 //! The number or key of an object of a device.
 
 use roce::engine::Event;
-use roce::id::{LKey, Qpn};
+use roce::id::{AhId, LKey, Qpn};
 use roce::mem::PdId;
 use roce::queue::{CqId, SrqId};
 
@@ -13,6 +13,7 @@ pub(crate) enum Object {
     Srq(SrqId),
     Cq(CqId),
     Mr(LKey),
+    Ah(AhId),
     Pd(PdId),
 }
 
@@ -39,7 +40,8 @@ impl Object {
             Object::Srq(_) => 1,
             Object::Cq(_) => 2,
             Object::Mr(_) => 3,
-            Object::Pd(_) => 4,
+            Object::Ah(_) => 4,
+            Object::Pd(_) => 5,
         }
     }
 
@@ -50,6 +52,7 @@ impl Object {
             Object::Srq(_) => "shared receive queue",
             Object::Cq(_) => "completion queue",
             Object::Mr(_) => "memory region",
+            Object::Ah(_) => "address handle",
             Object::Pd(_) => "protection domain",
         }
     }

@@ -1,18 +1,19 @@
 //! Creation and destruction of the objects of a context, by number and key. The types [`crate::Pd`], [`crate::Mr`],
-//! [`crate::Cq`], [`crate::Srq`] and [`crate::Qp`] call the functions of this file, too.
+//! [`crate::Ah`], [`crate::Cq`], [`crate::Srq`] and [`crate::Qp`] call the functions of this file, too.
 
 use std::collections::HashSet;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use roce::engine::{Attributes, CreateError, DestroyError, SharedObjects};
-use roce::id::{LKey, Qpn, RKey};
+use roce::id::{AhId, LKey, Qpn, RKey};
 use roce::mem::{Access, Memory, PdId};
-use roce::qp::{ModifyError, QpAttr, QpInit, QpState};
+use roce::qp::{AddressVector, ModifyError, QpAttr, QpInit, QpState};
 use roce::queue::{CqId, SrqAttr, SrqId};
 
 use crate::channel::CompChannel;
 use crate::device::Shared;
+use crate::drive::Drive;
 use crate::error::Error;
 use crate::inbox::Inbox;
 use crate::listeners::{AsyncEvent, Listener};
@@ -21,18 +22,19 @@ use crate::object::Object;
 use crate::queues::{CqQueue, QpQueues, SrqQueue};
 use crate::registry::Device;
 
-/// Longest time for which [`ContextObjects::modify_qp`] waits for the MAC of the destination of an address vector.
+/// Longest time for which [`ContextObjects::modify_qp`] and [`ContextObjects::create_ah`] wait for the MAC of the
+/// destination of an address vector.
 const RESOLVE_TIMEOUT: Duration = Duration::from_secs(3);
 
 /// The objects of a context, by number and key ([`crate::Context::objects`]). The types [`crate::Pd`], [`crate::Mr`],
-/// [`crate::Cq`], [`crate::Srq`] and [`crate::Qp`] call these functions, too. Several threads may call the functions at
+/// [`crate::Ah`], [`crate::Cq`], [`crate::Srq`] and [`crate::Qp`] call these functions, too. Several threads may call the functions at
 /// the same time.
 ///
 /// # Lifetime of objects
 /// If an object uses another object, the destruction of the used object fails with [`DestroyError::Busy`] (`EBUSY` in
-/// C). A memory region, shared receive queue or queue pair uses a protection domain. A queue pair also uses completion
-/// queues, and may use a shared receive queue. A memory region can be deregistered at any time; work requests that use
-/// the region fail.
+/// C). A memory region, address handle, shared receive queue or queue pair uses a protection domain. A queue pair also
+/// uses completion queues, and may use a shared receive queue. A memory region can be deregistered, and an address handle
+/// destroyed, at any time; work requests that use it and are not yet sent fail.
 ///
 /// An object belongs to the context that created the object. In calls on another context, even on one of the same
 /// device, the object is unknown, as a destroyed object is: [`CreateError::Unknown`], [`DestroyError::Unknown`] or
@@ -123,6 +125,13 @@ impl ContextObjects {
             Object::Srq(srq) => shared.lock()?.engine.destroy_srq(srq)?,
             Object::Cq(cq) => self.shared_objects()?.destroy_cq(cq)?,
             Object::Mr(lkey) => self.shared_objects()?.deregister(lkey)?,
+            Object::Ah(ah) => {
+                let mut driven = shared.lock()?;
+                // RDMA NICs copy the address when a datagram is posted, so a program may destroy the address handle
+                // before the datagram completes. Without this call, a posted datagram might fail.
+                driven.send_posted();
+                driven.engine.destroy_ah(ah)?;
+            }
             Object::Pd(pd) => self.shared_objects()?.dealloc_pd(pd)?,
         }
         self.owned().remove(&object);
@@ -232,6 +241,33 @@ impl ContextObjects {
         Ok((handles.qpn, QpQueues::new(self.shared().clone(), handles.send, handles.recv)))
     }
 
+    /// Waits until the MAC of the destination of `path` is resolved.
+    fn resolve(&self, path: &AddressVector) -> Result<(), Error> {
+        if !path.dgid.is_unicast() {
+            return Err(Error::NotUnicast { dgid: path.dgid });
+        }
+        self.shared().resolve(path.dgid, path.sgid_index, RESOLVE_TIMEOUT).map(drop)
+    }
+
+    /// Creates an address handle (`ibv_create_ah`), as [`crate::Pd::create_ah`] does.
+    ///
+    /// # Errors
+    /// The errors of [`crate::Pd::create_ah`].
+    pub fn create_ah(&self, pd: PdId, path: &AddressVector) -> Result<AhId, Error> {
+        self.usable(Object::Pd(pd))?;
+        self.resolve(path)?;
+        let mut driven = self.shared().lock()?;
+        driven.prepare_path(path.dgid);
+        let ah = driven.engine.create_ah(pd, path)?;
+        self.owned().insert(Object::Ah(ah));
+        Ok(ah)
+    }
+
+    /// Destroys an address handle (`ibv_destroy_ah`). A posted datagram that names it and is not yet sent fails.
+    pub fn destroy_ah(&self, ah: AhId) -> Result<(), Error> {
+        self.destroy(Object::Ah(ah))
+    }
+
     /// Changes the state and the attributes of a queue pair (`ibv_modify_qp`), as [`crate::Qp::modify`] does.
     ///
     /// # Errors
@@ -243,16 +279,16 @@ impl ContextObjects {
             return Err(ModifyError::UnknownQp.into());
         }
         if let Some(path) = &attr.path {
-            if !path.dgid.is_unicast() {
-                return Err(Error::NotUnicast { dgid: path.dgid });
-            }
-            shared.resolve(path.dgid, path.sgid_index, RESOLVE_TIMEOUT)?;
+            self.resolve(path)?;
         }
         // The link speed is read before the engine is locked, because the read may query the NIC.
         let link_bits_per_sec = attr.path.as_ref().and_then(|_| shared.link_bits_per_sec());
         let mut driven = shared.lock()?;
         if let Some(path) = &attr.path {
             driven.prepare_path(path.dgid);
+        }
+        if attr.state == Some(QpState::Rtr) {
+            driven.prepare_datagrams(qpn);
         }
         if let Some(bits_per_sec) = link_bits_per_sec {
             driven.engine.set_link_bits_per_sec(bits_per_sec);
@@ -363,10 +399,16 @@ mod tests {
         )
     }
 
-    /// One object of each kind; the queue pair uses all others but the memory region.
+    /// Creates an address handle to the link-local address of the port itself.
+    fn create_ah(objects: &ContextObjects, pd: PdId) -> Result<AhId, Error> {
+        objects.create_ah(pd, &AddressVector::new(objects.shared().gid(0).unwrap(), 0))
+    }
+
+    /// One object of each kind; the queue pair uses all others but the memory region and the address handle.
     struct All {
         pd: PdId,
         mr: LKey,
+        ah: AhId,
         cqs: [CqId; 2],
         srq: SrqId,
         qp: Qpn,
@@ -377,22 +419,23 @@ mod tests {
         let cqs = [0, 1].map(|cookie| objects.create_cq(4, None, cookie).unwrap().0);
         let (srq, _) = objects.create_srq(&srq_attr(pd), 2).unwrap();
         let (qp, _) = objects.create_qp(&init(pd, cqs[0], cqs[1], Some(srq)), 3).unwrap();
-        All { pd, mr: register(objects, pd).unwrap(), cqs, srq, qp }
+        All { pd, mr: register(objects, pd).unwrap(), ah: create_ah(objects, pd).unwrap(), cqs, srq, qp }
     }
 
     #[test]
     fn an_object_in_use_is_busy_and_a_destroyed_object_unknown() {
         let context = open("net_null91", &DeviceOptions::default());
         let objects = context.objects();
-        let All { pd, mr, cqs: [send_cq, recv_cq], srq, qp } = create_all(objects);
+        let All { pd, mr, ah, cqs: [send_cq, recv_cq], srq, qp } = create_all(objects);
         for cq in [send_cq, recv_cq] {
             assert!(is_busy(objects.destroy_cq(cq)), "the queue pair uses it");
         }
         assert!(is_busy(objects.destroy_srq(srq)), "the queue pair uses it");
         assert_eq!(objects.query_qp(qp).map(|(state, ..)| state), Some(QpState::Reset));
         objects.destroy_qp(qp).unwrap();
-        assert!(is_busy(objects.dealloc_pd(pd)), "region and shared receive queue use it");
+        assert!(is_busy(objects.dealloc_pd(pd)), "region, address handle and shared receive queue use it");
         objects.deregister(mr).unwrap();
+        objects.destroy_ah(ah).unwrap();
         assert!(is_busy(objects.dealloc_pd(pd)), "the shared receive queue uses it");
         objects.destroy_srq(srq).unwrap();
         let (qp, _) = objects.create_qp(&init(pd, send_cq, recv_cq, None), 0).unwrap();
@@ -401,13 +444,17 @@ mod tests {
         let mr = register(objects, pd).unwrap();
         assert!(is_busy(objects.dealloc_pd(pd)), "the region uses it");
         objects.deregister(mr).unwrap();
+        let ah = create_ah(objects, pd).unwrap();
+        assert!(is_busy(objects.dealloc_pd(pd)), "the address handle uses it");
+        objects.destroy_ah(ah).unwrap();
         objects.dealloc_pd(pd).unwrap();
         [send_cq, recv_cq].into_iter().for_each(|cq| objects.destroy_cq(cq).unwrap());
 
         assert!(is_unknown(objects.destroy_qp(qp)) && is_unknown(objects.destroy_srq(srq)));
         assert!(is_unknown(objects.destroy_cq(send_cq)) && is_unknown(objects.deregister(mr)));
         assert!(is_unknown(objects.dealloc_pd(pd)));
-        assert!(is_unknown(register(objects, pd).map(drop)));
+        assert!(is_unknown(register(objects, pd).map(drop)) && is_unknown(objects.destroy_ah(ah)));
+        assert!(is_unknown(create_ah(objects, pd).map(drop)));
         assert!(objects.query_qp(qp).is_none() && objects.query_srq(srq).is_none());
         assert!(objects.owned().is_empty());
     }
@@ -416,7 +463,7 @@ mod tests {
     fn objects_of_another_context_are_unknown() {
         let [near, far] = [(), ()].map(|()| open("net_null92", &DeviceOptions::default()));
         let objects = near.objects();
-        let All { pd, mr, cqs: [cq, _], srq, qp } = create_all(objects);
+        let All { pd, mr, ah, cqs: [cq, _], srq, qp } = create_all(objects);
         let other = far.objects();
         let (own_pd, (own_cq, _)) = (other.alloc_pd().unwrap(), other.create_cq(4, None, 0).unwrap());
         for init in [
@@ -428,14 +475,14 @@ mod tests {
             assert!(is_unknown(other.create_qp(&init, 0).map(drop)), "{init:?}");
         }
         assert!(is_unknown(other.create_srq(&srq_attr(pd), 0).map(drop)));
-        assert!(is_unknown(register(other, pd).map(drop)));
+        assert!(is_unknown(register(other, pd).map(drop)) && is_unknown(create_ah(other, pd).map(drop)));
         assert!(is_unknown(other.set_srq_limit(srq, 1)));
         let modified = other.modify_qp(qp, &QpAttr::default());
         assert!(matches!(modified, Err(Error::Modify(ModifyError::UnknownQp))), "{modified:?}");
         assert!(other.query_qp(qp).is_none() && other.query_srq(srq).is_none());
         assert!(is_unknown(other.destroy_qp(qp)) && is_unknown(other.destroy_srq(srq)));
         assert!(is_unknown(other.destroy_cq(cq)) && is_unknown(other.deregister(mr)));
-        assert!(is_unknown(other.dealloc_pd(pd)));
+        assert!(is_unknown(other.dealloc_pd(pd)) && is_unknown(other.destroy_ah(ah)));
         assert!(objects.query_qp(qp).is_some() && objects.query_srq(srq).is_some(), "all are as before");
     }
 
@@ -519,13 +566,14 @@ mod tests {
             let work = || {
                 barrier.wait();
                 for _ in 0..ROUNDS {
-                    let All { pd, mr, cqs, srq, qp } = create_all(objects);
+                    let All { pd, mr, ah, cqs, srq, qp } = create_all(objects);
                     let region = register(objects, common).unwrap();
                     assert!(is_busy(objects.dealloc_pd(pd)) && is_busy(objects.destroy_srq(srq)));
                     assert!(cqs.into_iter().all(|cq| is_busy(objects.destroy_cq(cq))));
                     assert!(is_busy(objects.dealloc_pd(common)), "the region of this thread uses it");
                     objects.destroy_qp(qp).unwrap();
                     objects.deregister(mr).unwrap();
+                    objects.destroy_ah(ah).unwrap();
                     objects.destroy_srq(srq).unwrap();
                     cqs.into_iter().for_each(|cq| objects.destroy_cq(cq).unwrap());
                     objects.dealloc_pd(pd).unwrap();
@@ -553,6 +601,7 @@ mod tests {
             max_cqs: 2,
             max_srqs: 1,
             max_qps: 1,
+            max_ahs: 1,
             ..DeviceLimits::default()
         };
         let options = DeviceOptions { limits, ..DeviceOptions::default() };

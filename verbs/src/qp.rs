@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use roce::counters::QpCounters;
 use roce::engine::Attributes;
-use roce::id::{Gid, Qpn};
+use roce::id::{Gid, QKey, Qpn};
 use roce::psn::Psn;
 use roce::qp::{AddressVector, ConnAttr, Endpoint, QpAttr, QpInit, QpState, ServiceType};
 use roce::queue::{RecvRequest, SendRequest};
@@ -191,6 +191,18 @@ impl Qp {
     pub fn connect(&self, peer: &Endpoint, options: &ConnectOptions) -> Result<(), Error> {
         self.connect_to_receive(peer, options)?;
         self.modify(&options.conn.to_rts(self.first_psn).of_service(self.service))
+    }
+
+    /// Moves a queue pair of UD from RESET through INIT and RTR to RTS. Received datagrams must have the Q_Key `qkey`.
+    ///
+    /// # Errors
+    /// The errors of [`Qp::modify`]; a queue pair of another transport service is refused.
+    pub fn start_datagrams(&self, qkey: QKey) -> Result<(), Error> {
+        let conn = ConnAttr::default();
+        let to_init = QpAttr { qkey: Some(qkey), ..conn.to_init() };
+        let to_rtr = QpAttr { state: Some(QpState::Rtr), ..QpAttr::default() };
+        let attrs = [to_init, to_rtr, conn.to_rts(self.first_psn)];
+        attrs.iter().try_for_each(|attr| self.modify(&attr.of_service(ServiceType::Ud)))
     }
 
     /// Posts a send work request (`ibv_post_send`).

@@ -4,7 +4,8 @@
 use std::sync::Arc;
 
 use roce::queue::{
-    CqNotifier, CqPoller, Cqe, Notify, PostError, RecvPoster, RecvRequest, SendData, SendPoster, SendRequest,
+    CqNotifier, CqPoller, Cqe, Destination, Notify, PostError, RecvPoster, RecvRequest, SendData, SendPoster,
+    SendRequest,
 };
 
 use crate::device::Shared;
@@ -131,6 +132,12 @@ impl SendBatch<'_> {
     #[inline(always)] // See `SendPoster::stage`.
     pub fn set_data(&mut self, data: SendData<'_>) -> Result<(), PostError> {
         self.send.set_data(data)
+    }
+
+    /// Sets the destination of the work request posted last, a datagram (`ibv_wr_set_ud_addr`).
+    #[inline]
+    pub fn set_destination(&mut self, destination: Destination) -> Result<(), PostError> {
+        self.send.set_destination(destination)
     }
 
     /// Returns the number of work requests posted.

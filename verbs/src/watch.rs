@@ -25,7 +25,7 @@ const INTERVAL_MAX_NANOS: u64 = 64_000_000_000;
 const SUMMED_QPS_MAX: usize = 256;
 
 /// Names of counters that should not grow, and the meaning of their growth.
-const CONCERNS: [(&str, &str); 12] = [
+const CONCERNS: [(&str, &str); 13] = [
     ("address_conflicts", "another station claims an address of this port"),
     ("moves_refuted", "a station claims a neighbour's address, which the neighbour still answers for"),
     (
@@ -34,6 +34,7 @@ const CONCERNS: [(&str, &str); 12] = [
     ),
     ("reorder_no_room", "packets out of order found no room, and must be retransmitted"),
     ("wrong_pkey", "packets of another partition (P_Key) were dropped"),
+    ("wrong_qkey", "datagrams with another Q_Key than that of their queue pair were dropped"),
     (
         "resp_remote_access_errors",
         "a peer was refused access: unknown rkey, or wrong address, length or rights",

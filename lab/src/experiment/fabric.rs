@@ -22,6 +22,7 @@ const LIMITS: DeviceLimits = DeviceLimits {
     max_cqs: 2,
     max_srqs: 0,
     max_qps: QPS_MAX,
+    max_ahs: 0,
     reorder_bytes: REORDER_BYTES,
 };
 /// Largest number of unfinished flows from and to one host.

@@ -25,6 +25,7 @@ const LIMITS: DeviceLimits = DeviceLimits {
     max_cqs: 2,
     max_srqs: 0,
     max_qps: 1,
+    max_ahs: 0,
     reorder_bytes: REORDER_BYTES,
 };
 /// Largest number of READs outstanding at either end.

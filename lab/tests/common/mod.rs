@@ -117,6 +117,7 @@ impl Mesh {
                 max_cqs: 1,
                 max_srqs: 0,
                 max_qps,
+                max_ahs: 0,
                 reorder_bytes: REORDER_BYTES,
             },
             neighbours: Neighbours::Static,

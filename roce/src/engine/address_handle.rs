@@ -8,13 +8,15 @@
 //!                                                                                     source MAC, addresses, VLAN
 //! ```
 //!
-//! Each connected queue pair uses one address handle, from RTR to RESET or to its destruction. All queue pairs with the
-//! same key use the same address handle, so the number of address handles is at most the number of queue pairs.
+//! Each connected queue pair uses one address handle, from RTR to RESET or to its destruction. An application creates
+//! address handles for datagrams (`datagram`), each with a number of its own. All users with the same key use the same
+//! address handle, so the number of address handles is at most the number of queue pairs and created numbers.
 
 use std::collections::BTreeMap;
 
 use super::source::{Source, SourceChecks};
 use crate::id::{Gid, Mac, PKey};
+use crate::mem::PdId;
 use crate::wire::{AddressPair, AddressSpec, AddressTemplate, MixedFamilies};
 
 /// Key of an address handle: the fields of the address vector except the MACs and the UDP source port, and whether the
@@ -43,7 +45,7 @@ pub(super) struct AddressHandle {
     pub template: AddressTemplate,
     pub source: Source,
     key: AddressKey,
-    /// Number of queue pairs that use the address handle; 0 in a free slot.
+    /// Number of queue pairs and of created numbers that use the address handle; 0 in a free slot.
     users: u32,
 }
 
@@ -89,10 +91,23 @@ impl AddressHandle {
 pub(super) struct AddressHandleId(u32);
 
 impl AddressHandleId {
-    /// Returns the identifier of slot `slot`, which is below the number of queue pairs, and therefore below 2^24.
+    /// Returns the identifier of slot `slot`, which is below the sum of `max_qps` and `max_ahs`, and below 2^32.
     pub(super) fn new(slot: usize) -> Self {
         AddressHandleId(u32::try_from(slot).unwrap_or(u32::MAX))
     }
+}
+
+/// Number of random bits of an [`AhId`](crate::id::AhId).
+pub(super) const AH_BITS: u32 = 32;
+
+/// A number of an address handle that an application created for datagrams. Several numbers may denote one address
+/// handle.
+pub(super) struct CreatedAh {
+    pub pd: PdId,
+    /// The address handle, which counts this number as one of its users.
+    pub handle: AddressHandleId,
+    /// Flow label of the address vector; 0: the UDP source port is derived from the QPNs.
+    pub flow_label: u32,
 }
 
 /// The address handles of a device, found by their key, each with its number of users.
@@ -126,7 +141,7 @@ impl AddressHandles {
             None => self.slots.push(handle),
         }
         self.ids.insert(key, id);
-        debug_assert!(self.slots.len() <= self.max_len, "a queue pair uses several address handles");
+        debug_assert!(self.slots.len() <= self.max_len, "a user uses several address handles");
         id
     }
 

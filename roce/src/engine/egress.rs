@@ -169,7 +169,7 @@ impl<P: Port> Engine<P> {
         let Some(qp) = self.qps.at_mut(slot) else { return TxOutcome::Done };
         let Some(Connection { service: Service::Uc(uc), address_handle, headers, .. }) = &mut qp.connection
         else {
-            return TxOutcome::Done;
+            return self.transmit_datagrams(slot, quantum);
         };
         let Some(handle) = self.address_handles.get(*address_handle) else { return TxOutcome::Done };
         if !matches!(qp.state, QpState::Rts | QpState::Sqd) {

@@ -1,3 +1,4 @@
+use crate::id::Gid;
 use crate::mem::RegisterError;
 
 /// Reason why an object was not created.
@@ -26,6 +27,14 @@ pub enum CreateError {
     /// The protection domain, completion queue or shared receive queue to be used does not exist.
     #[error("this device has no such {0}")]
     Unknown(&'static str),
+    /// Packets cannot be sent with the address vector of an address handle.
+    #[error("no path to {dgid}: {reason}")]
+    NoPath {
+        /// GID of the destination.
+        dgid: Gid,
+        /// Cause and remedy, as text.
+        reason: String,
+    },
     /// The memory region cannot be registered.
     #[error(transparent)]
     Register(#[from] RegisterError),

@@ -1,5 +1,6 @@
 //! Reception: a RoCE packet is subject to header checks (`admit`) and the ICRC check (IBA 9.6), then processed by the
-//! responder or completer (RC), or by the receiver (UC), of its queue pair. Module `neighbour` processes ARP, neighbour
+//! responder or completer (RC), or by the receiver (UC), of its queue pair; `datagram` processes packets to queue pairs
+//! of UD. Module `neighbour` processes ARP, neighbour
 //! discovery and ICMP.
 
 use super::admit::{Admission, admit, bind_source_port, is_mark_plausible};
@@ -39,6 +40,7 @@ macro_rules! rx_context {
         }
     };
 }
+pub(super) use rx_context;
 
 impl<P: Port> Engine<P> {
     pub(super) fn receive(&mut self) -> usize {
@@ -149,6 +151,7 @@ impl<P: Port> Engine<P> {
                 qp.counters.stale_responses += 1;
                 return;
             }
+            Admission::NotConnected => return self.on_datagram(slot, packet),
             Admission::Drop(counter) => {
                 *counter(&mut self.drops) += 1;
                 return;
@@ -269,28 +272,23 @@ impl<P: Port> Engine<P> {
         self.after_requester(slot, failed);
     }
 
-    /// At the transition to SQD, completes the send work requests that are acknowledged (RC) or sent (UC).
+    /// At the transition to SQD, completes the send work requests that are acknowledged (RC) or sent (UC, UD).
     pub(super) fn after_sends(&mut self, slot: usize) {
-        match self
-            .qps
-            .at_mut(slot)
-            .and_then(|qp| qp.connection.as_ref())
-            .map(|connection| &connection.service)
-        {
+        let Some(qp) = self.qps.at_mut(slot) else { return };
+        match qp.connection.as_ref().map(|connection| &connection.service) {
             Some(Service::Rc(_)) => self.after_requester(slot, None),
-            Some(Service::Uc(_)) => self.after_sender(slot),
-            None => {}
+            _ => self.after_sender(slot),
         }
     }
 
-    /// On an unreliable connection, completes each work request of which all packets were sent. If a work request
-    /// cannot be sent, the queue pair enters SQE (IBA 10.3.1).
+    /// On an unreliable service, completes each work request of which all packets were sent. If a work request cannot be
+    /// sent, the queue pair enters SQE (IBA 10.3.1).
     pub(super) fn after_sender(&mut self, slot: usize) {
         let Some(qp) = self.qps.at_mut(slot) else { return };
-        let Some(Connection { service: Service::Uc(uc), .. }) = &mut qp.connection else { return };
+        let Some((next, fault)) = qp.sent_unreliably() else { return };
         let mut completions = Qp::send_completions(&mut self.cqs, qp.send_cq, qp.qpn, &mut qp.counters);
-        completions.complete_before(&mut qp.outstanding, uc.sender.next());
-        if let Some(status) = uc.sender.take_fault() {
+        completions.complete_before(&mut qp.outstanding, next);
+        if let Some(status) = fault {
             completions.fail_oldest(&mut qp.outstanding, status);
             qp.set_state(QpState::Sqe);
             flush_later(&mut self.qps, &mut self.errors, slot);
@@ -357,7 +355,7 @@ pub(super) fn refusal_event(qpn: Qpn, code: NakCode) -> Event {
 }
 
 #[inline(always)]
-fn is_intact<P: Port>(port: &P, packet: &Packet<'_>) -> bool {
+pub(super) fn is_intact<P: Port>(port: &P, packet: &Packet<'_>) -> bool {
     match port.payload() {
         Payload::Carried => packet.icrc_ok(),
         Payload::Phantom => packet.icrc() == PHANTOM_ICRC,

@@ -51,8 +51,9 @@ pub(crate) const FLUSH_NANOS: u64 = 1_000_000;
 /// Largest number of work requests that one poll flushes from each of the two queues of a queue pair.
 pub(crate) const FLUSHED_WRS_PER_QP: usize = 32;
 
-/// Largest number of address handles that a queue pair uses at a time. A device therefore has at most
-/// `DeviceLimits::max_qps` address handles, and no transition of a queue pair fails for lack of an address handle.
+/// Largest number of address handles that a queue pair uses at a time. The table of an engine has room for one address
+/// handle of each queue pair and for those that applications create, so no transition of a queue pair fails for lack of
+/// an address handle.
 pub(crate) const ADDRESS_HANDLES_PER_QP: usize = 1;
 
 /// Largest number of address handles whose MAC one poll updates from a changed neighbour cache.
@@ -116,6 +117,8 @@ pub struct DeviceLimits {
     pub max_srqs: usize,
     /// Largest number of queue pairs.
     pub max_qps: usize,
+    /// Largest number of address handles that applications create.
+    pub max_ahs: usize,
     /// Largest number of bytes of all reorder buffers together. Memory is allocated when a reorder buffer needs it.
     pub reorder_bytes: usize,
 }
@@ -128,6 +131,7 @@ impl Default for DeviceLimits {
             max_cqs: 8192,
             max_srqs: 1024,
             max_qps: 16_384,
+            max_ahs: 65_536,
             reorder_bytes: REORDER_BYTES,
         }
     }

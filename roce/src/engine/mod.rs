@@ -27,6 +27,7 @@
 
 mod address_handle;
 mod admit;
+mod datagram;
 mod egress;
 mod error;
 pub mod event;
@@ -70,7 +71,7 @@ pub use qpn_prefix::QpnPrefix;
 pub use shared_objects::SharedObjects;
 pub use source::SourceChecks;
 
-use address_handle::AddressHandles;
+use address_handle::{AH_BITS, AddressHandles, CreatedAh};
 use limits::{
     ADDRESS_HANDLES_PER_QP, CACHED_QPS, DEFAULT_LINK_BITS_PER_SEC, DeviceLimits, FLUSHED_QPS_PER_POLL,
     FLUSHED_WRS_PER_QP, REORDER_EXPIRED_PER_POLL, RX_BURST_FRAMES, TIMER_CHECKS_PER_POLL, TIMERS_PER_POLL,
@@ -294,6 +295,8 @@ pub struct Engine<P: Port> {
     neighbour: Neighbour,
     neighbour_generation: u64,
     address_handles: AddressHandles,
+    /// Address handles that applications created, by number.
+    ahs: Table<CreatedAh>,
     /// Slot of the first address handle whose MAC is not yet updated from the changed neighbour cache; `None` if no
     /// update is pending.
     following: Option<usize>,
@@ -356,7 +359,8 @@ impl<P: Port> Engine<P> {
             random: Random::new(config.seed),
             neighbour_generation: neighbour.generation(),
             neighbour,
-            address_handles: AddressHandles::new(ADDRESS_HANDLES_PER_QP * slots),
+            address_handles: AddressHandles::new(ADDRESS_HANDLES_PER_QP * slots + limits.max_ahs),
+            ahs: Table::new(AH_BITS, limits.max_ahs),
             following: None,
             memory: objects.memory(),
             objects,
@@ -634,6 +638,7 @@ impl<P: Port> Drop for Engine<P> {
             self.objects.release_cqs([qp.init.send_cq, qp.init.recv_cq]);
         }
         self.srqs.pds().for_each(|pd| self.objects.release_pd(pd));
+        self.ahs.iter().for_each(|(_, ah)| self.objects.release_pd(ah.pd));
     }
 }
 

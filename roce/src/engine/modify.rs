@@ -20,7 +20,9 @@ use crate::qp::state::check_transition;
 use crate::qp::uc::Uc;
 use crate::qp::uc::receiver::Receiver;
 use crate::qp::uc::sender::Sender;
+use crate::qp::ud::Ud;
 use crate::qp::{AddressVector, ConnAttr, ModifyError, PathMtu, QpAttr, QpState, ServiceType};
+use crate::random::Random;
 use crate::recovery::RecoveryScheme;
 use crate::recovery::selective_repeat::{WINDOW_PKTS_MAX, WINDOW_PKTS_MIN};
 use crate::start;
@@ -31,7 +33,7 @@ const DEFAULT_HOP_LIMIT: u8 = 64;
 
 const ECN_MASK: u8 = 3;
 
-const FLOW_LABEL_MASK: u32 = 0xF_FFFF;
+pub(super) const FLOW_LABEL_MASK: u32 = 0xF_FFFF;
 
 impl<P: Port> Engine<P> {
     /// Returns the MAC of the next hop to `dgid`, if known. The first call starts to resolve the next hop.
@@ -102,22 +104,15 @@ impl<P: Port> Engine<P> {
                 end_flush(qp, &mut self.errors, slot);
             }
             (_, QpState::Err) => return self.enter_error(slot, None),
-            (QpState::Init, QpState::Rtr) => {
-                let service = service_of(qp.init.service, &attributes, link_bits_per_sec);
-                if matches!(service, Service::Rc(_)) && attributes.conn.recovery.buffered_pkts_max().is_some()
-                {
-                    self.reorder.open(slot);
-                }
-                qp.connection = route.map(|Route { handle, headers, source_ports }| {
-                    let address_handle = self.address_handles.acquire(handle);
-                    let access = attributes.conn.access;
-                    Connection { service, address_handle, headers, source_ports, access }
-                });
-            }
+            (QpState::Init, QpState::Rtr) => self.start_receives(slot, &attributes, route),
             (QpState::Rtr, QpState::Rts) => {
                 if let Some(connection) = &mut qp.connection {
                     start_sends(&mut connection.service, &mut qp.outstanding, &attributes, link_bits_per_sec);
                     set_traffic_class(connection, &attributes, &mut self.address_handles);
+                }
+                if let Some(ud) = &mut qp.datagrams {
+                    qp.outstanding.start(attributes.sq_psn, u32::MAX);
+                    ud.sender.start(attributes.sq_psn);
                 }
             }
             (QpState::Sqd, QpState::Sqd) => {
@@ -134,21 +129,38 @@ impl<P: Port> Engine<P> {
                 while qp.flush_sends(&mut self.cqs, FLUSHED_WRS_PER_QP) {}
                 // Without this call, a later poll would flush work requests that are posted in RTS.
                 end_flush(qp, &mut self.errors, slot);
-                if let Some(Connection { service: Service::Uc(uc), .. }) = &qp.connection {
-                    qp.outstanding.start(uc.sender.next(), u32::MAX);
+                if let Some((next, _)) = qp.sent_unreliably() {
+                    qp.outstanding.start(next, u32::MAX);
                 }
             }
             _ => {}
         }
+        let Some(qp) = self.qps.at_mut(slot) else { return };
         qp.set_state(to);
-        if let Some(connection) = &mut qp.connection {
-            connection.service.set_draining(to == QpState::Sqd);
-        }
+        qp.set_draining(to == QpState::Sqd);
         qp.drained &= to == QpState::Sqd;
         if to == QpState::Sqd {
             self.after_sends(slot);
         }
         schedule(&mut self.qps, &mut self.tx_ready, slot);
+    }
+
+    /// Creates the connection, or the state for datagrams, of a queue pair that enters RTR.
+    fn start_receives(&mut self, slot: usize, attributes: &Attributes, route: Option<Route>) {
+        let Some(qp) = self.qps.at_mut(slot) else { return };
+        let Some(service) = service_of(qp.init.service, attributes, self.link_bits_per_sec) else {
+            let ip_id = draw_ip_id(&mut self.random);
+            qp.datagrams = Some(Box::new(Ud::new(qp.qpn, attributes.qkey, attributes.sq_psn, ip_id)));
+            return;
+        };
+        if matches!(service, Service::Rc(_)) && attributes.conn.recovery.buffered_pkts_max().is_some() {
+            self.reorder.open(slot);
+        }
+        qp.connection = route.map(|Route { handle, headers, source_ports }| {
+            let address_handle = self.address_handles.acquire(handle);
+            let access = attributes.conn.access;
+            Connection { service, address_handle, headers, source_ports, access }
+        });
     }
 
     fn route_for(
@@ -157,48 +169,55 @@ impl<P: Port> Engine<P> {
         attributes: &Attributes,
         path: &AddressVector,
     ) -> Result<Route, ModifyError> {
-        let no_path = |reason: String| ModifyError::NoPath { dgid: path.dgid, reason };
+        let handle = self
+            .address_handle_to(path, traffic_class(attributes))
+            .map_err(|reason| ModifyError::NoPath { dgid: path.dgid, reason })?;
+        let fields = handle.template.qp_fields(attributes.dest_qpn, source_port(qpn, attributes, path));
+        let ip_id = draw_ip_id(&mut self.random);
+        let source_ports = SourcePorts::new(self.source_checks);
+        Ok(Route { handle, headers: QpHeaders { fields, ip_id }, source_ports })
+    }
+
+    /// Returns a new address handle, without users, to the destination of `path`; if there is no path, returns cause and
+    /// remedy.
+    pub(super) fn address_handle_to(
+        &mut self,
+        path: &AddressVector,
+        traffic_class: u8,
+    ) -> Result<AddressHandle, String> {
         let Some(entry) = self.neighbour.gids().get(usize::from(path.sgid_index)) else {
             let count = self.neighbour.gids().len();
-            return Err(no_path(format!(
-                "there is no GID index {}; this device has {count}",
-                path.sgid_index
-            )));
+            return Err(format!("there is no GID index {}; this device has {count}", path.sgid_index));
         };
         let (own, vlan) = (entry.gid, entry.vlan);
         if own.is_ipv4() != path.dgid.is_ipv4() {
-            return Err(no_path(format!(
+            return Err(format!(
                 "GID index {} is {own}, of the other IP family; choose an index of the same family (index 0 is the link-local IPv6 address)",
                 path.sgid_index
-            )));
+            ));
         }
         let peer_mac = match self.neighbour.resolve(path.dgid.ip(), self.now) {
             Resolution::Known(mac) => mac,
             Resolution::Pending => {
-                return Err(no_path("its Ethernet address is not known yet; resolve it first".into()));
+                return Err("its Ethernet address is not known yet; resolve it first".into());
             }
             Resolution::Unreachable => {
-                return Err(no_path(
+                return Err(
                     "no neighbour answers for it; is it up, and in the same subnet as the source GID?".into(),
-                ));
+                );
             }
         };
         let key = AddressKey {
             peer: path.dgid,
             own,
             vlan,
-            traffic_class: traffic_class(attributes),
+            traffic_class,
             hop_limit: if path.hop_limit == 0 { DEFAULT_HOP_LIMIT } else { path.hop_limit },
             flow_label: if own.is_ipv4() { 0 } else { path.flow_label & FLOW_LABEL_MASK },
             is_on_link: self.neighbour.is_on_link(path.dgid.ip()),
         };
-        let handle = AddressHandle::new(key, self.mac, peer_mac, self.source_checks)
-            .map_err(|families| no_path(families.to_string()))?;
-        let fields = handle.template.qp_fields(attributes.dest_qpn, source_port(qpn, attributes, path));
-        #[expect(clippy::cast_possible_truncation, reason = "drawn below 2^16")]
-        let ip_id = start::ip_id(self.random.below(1 << 16) as u16);
-        let source_ports = SourcePorts::new(self.source_checks);
-        Ok(Route { handle, headers: QpHeaders { fields, ip_id }, source_ports })
+        AddressHandle::new(key, self.mac, peer_mac, self.source_checks)
+            .map_err(|families| families.to_string())
     }
 
     /// After a change of the neighbour cache, updates the MACs of the address handles, some in each poll. While the
@@ -225,7 +244,7 @@ impl<P: Port> Engine<P> {
     }
 
     /// Sets the MAC of an address handle in use to that of the next hop, if the next hop is resolved.
-    fn update_mac(&mut self, id: AddressHandleId) {
+    pub(super) fn update_mac(&mut self, id: AddressHandleId) {
         let Some(handle) = self.address_handles.get_mut(id) else { return };
         if let Resolution::Known(mac) = self.neighbour.resolve(handle.peer().ip(), self.now) {
             handle.set_peer_mac(mac);
@@ -233,10 +252,15 @@ impl<P: Port> Engine<P> {
     }
 }
 
-/// Returns the initial protocol state of a queue pair that enters RTR.
-fn service_of(service: ServiceType, attributes: &Attributes, link_bits_per_sec: u64) -> Service {
+fn draw_ip_id(random: &mut Random) -> u16 {
+    #[expect(clippy::cast_possible_truncation, reason = "drawn below 2^16")]
+    start::ip_id(random.below(1 << 16) as u16)
+}
+
+/// Returns the initial protocol state of a connection that enters RTR; `None` for datagrams, which have no connection.
+fn service_of(service: ServiceType, attributes: &Attributes, link_bits_per_sec: u64) -> Option<Service> {
     let Attributes { conn, rq_psn, sq_psn, .. } = attributes;
-    match service {
+    Some(match service {
         ServiceType::Rc => Service::Rc(Rc {
             requester: Requester::new(RequesterConfig::new(conn, *sq_psn, link_bits_per_sec)),
             responder: Responder::new(ResponderConfig::new(conn, *rq_psn)),
@@ -246,7 +270,8 @@ fn service_of(service: ServiceType, attributes: &Attributes, link_bits_per_sec: 
             sender: Sender::new(conn, *sq_psn, link_bits_per_sec),
             receiver: Receiver::new(*rq_psn, conn.path_mtu.bytes()),
         }),
-    }
+        ServiceType::Ud => return None,
+    })
 }
 
 /// Starts the requester or sender of a queue pair that enters RTS, at the first PSN `sq_psn`.
@@ -332,6 +357,7 @@ fn updated(now: &Attributes, attr: &QpAttr) -> Attributes {
         conn: now.conn.updated(attr),
         path: attr.path.or(now.path),
         dest_qpn: attr.dest_qpn.unwrap_or(now.dest_qpn),
+        qkey: attr.qkey.unwrap_or(now.qkey),
         rq_psn: attr.rq_psn.unwrap_or(now.rq_psn),
         sq_psn: attr.sq_psn.unwrap_or(now.sq_psn),
     }

@@ -5,7 +5,7 @@ use super::address_handle::AddressHandleId;
 use super::source::SourcePorts;
 use crate::congestion::Congestion;
 use crate::counters::QpCounters;
-use crate::id::Qpn;
+use crate::id::{QKey, Qpn};
 use crate::mem::{Access, PdId};
 use crate::prefetch::whole_lines;
 use crate::psn::Psn;
@@ -17,6 +17,7 @@ use crate::qp::rc::reorder_buffer::ReorderStore;
 use crate::qp::rc::requester::Requester;
 use crate::qp::receives::Receives;
 use crate::qp::uc::Uc;
+use crate::qp::ud::Ud;
 use crate::qp::{AddressVector, ConnAttr, QpInit, QpState};
 use crate::queue::{CqSlot, CqTable, Cqe, Posting, RecvPoster, SendPoster, SendQueue, WcOpcode, WcStatus};
 use crate::time::Instant;
@@ -31,6 +32,8 @@ pub struct Attributes {
     pub path: Option<AddressVector>,
     /// The peer's QPN.
     pub dest_qpn: Qpn,
+    /// Q_Key of a datagram queue pair; 0 for other transport services.
+    pub qkey: QKey,
     /// PSN of the first request from the peer.
     pub rq_psn: Psn,
     /// PSN of the first request to the peer.
@@ -43,6 +46,7 @@ impl Default for Attributes {
             conn: ConnAttr::RESET,
             path: None,
             dest_qpn: Qpn::default(),
+            qkey: QKey::default(),
             rq_psn: Psn::default(),
             sq_psn: Psn::default(),
         }
@@ -155,6 +159,9 @@ pub(super) struct Qp {
     pub counters: QpCounters,
     pub init: QpInit,
     attributes: Attributes,
+    /// State of a datagram queue pair, from RTR on; `None` for other transport services, which have a connection
+    /// instead. In a box, because the fields above are those of most queue pairs.
+    pub datagrams: Option<Box<Ud>>,
     /// Time of the second flush. A receive that a thread posts during the transition to ERR is in its queue before this
     /// time.
     pub flush_until: Instant,
@@ -202,6 +209,7 @@ impl Qp {
             counters: QpCounters::default(),
             init: *init,
             attributes,
+            datagrams: None,
             flush_until: Instant::ZERO,
         }
     }
@@ -214,6 +222,9 @@ impl Qp {
         self.min_rnr_timer = attributes.conn.min_rnr_timer;
         if let Some(connection) = &mut self.connection {
             connection.access = attributes.conn.access;
+        }
+        if let Some(ud) = &mut self.datagrams {
+            ud.qkey = attributes.qkey;
         }
         self.attributes = attributes;
     }
@@ -249,6 +260,30 @@ impl Qp {
         }
     }
 
+    /// If `draining` is true, no further work request starts (state SQD).
+    pub(super) fn set_draining(&mut self, draining: bool) {
+        if let Some(connection) = &mut self.connection {
+            connection.service.set_draining(draining);
+        }
+        if let Some(ud) = &mut self.datagrams {
+            ud.sender.set_draining(draining);
+        }
+    }
+
+    /// On an unreliable service, returns the PSN of the next packet to send, and the error status of the oldest work
+    /// request, if this work request cannot be sent. `None` on a reliable connection, and before RTR.
+    pub(super) fn sent_unreliably(&mut self) -> Option<(Psn, Option<WcStatus>)> {
+        if let Some(ud) = &mut self.datagrams {
+            return Some((ud.sender.next(), ud.sender.take_fault()));
+        }
+        match &mut self.connection {
+            Some(Connection { service: Service::Uc(uc), .. }) => {
+                Some((uc.sender.next(), uc.sender.take_fault()))
+            }
+            _ => None,
+        }
+    }
+
     /// Flushes at most `count` work requests of each queue; in SQE, of the send queue only. Returns whether work
     /// requests may be left.
     pub(super) fn flush(&mut self, cqs: &mut CqTable, count: usize) -> bool {
@@ -273,7 +308,7 @@ impl Qp {
             let Some(wqe) = self.receives.release() else { return false };
             self.counters.cqe_flush_err += 1;
             let (wr_id, status, opcode) = (wqe.wr_id, WcStatus::WrFlushErr, WcOpcode::Recv);
-            let cqe = Cqe { wr_id, status, opcode, len_bytes: 0, imm: None, qpn: self.qpn };
+            let cqe = Cqe::new(wr_id, status, opcode, 0, self.qpn);
             cqs.write(self.recv_cq, cqe, false);
         }
         true
@@ -296,6 +331,7 @@ impl Qp {
         self.set_attributes(Attributes::default());
         self.established = false;
         self.drained = false;
+        self.datagrams = None;
         self.connection.take().map(|connection| connection.address_handle)
     }
 }

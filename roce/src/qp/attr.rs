@@ -1,7 +1,7 @@
 //! Queue pair attributes, with the fields and units of `struct ibv_qp_attr`.
 
 use crate::congestion::CongestionScheme;
-use crate::id::{Gid, Qpn};
+use crate::id::{Gid, QKey, Qpn};
 use crate::mem::{Access, PdId};
 use crate::psn::Psn;
 use crate::queue::{CqId, SrqId};
@@ -127,6 +127,8 @@ pub struct QpAttr {
     pub port_num: Option<u8>,
     /// Access that the queue pair grants to the peer's requests.
     pub access: Option<Access>,
+    /// Q_Key of a datagram queue pair: received packets must have this Q_Key.
+    pub qkey: Option<QKey>,
     /// Address vector of the peer.
     pub path: Option<AddressVector>,
     /// Path MTU; must equal the path MTU of the peer.
@@ -164,7 +166,8 @@ pub struct QpAttr {
 
 impl QpAttr {
     /// Returns the attributes that `service` supports: for an unreliable connection, without responder resources,
-    /// `max_rd_atomic`, timers and retry counts.
+    /// `max_rd_atomic`, timers and retry counts; for unreliable datagrams, also without the attributes of a peer and of
+    /// its requests.
     pub fn of_service(self, service: ServiceType) -> QpAttr {
         match service {
             ServiceType::Rc => self,
@@ -177,6 +180,15 @@ impl QpAttr {
                 rnr_retry: None,
                 ..self
             },
+            ServiceType::Ud => QpAttr {
+                state: self.state,
+                current_state: self.current_state,
+                pkey_index: self.pkey_index,
+                port_num: self.port_num,
+                qkey: self.qkey,
+                sq_psn: self.sq_psn,
+                ..QpAttr::default()
+            },
         }
     }
 
@@ -187,6 +199,7 @@ impl QpAttr {
             (self.pkey_index.is_some(), AttrMask::PKEY_INDEX),
             (self.port_num.is_some(), AttrMask::PORT),
             (self.access.is_some(), AttrMask::ACCESS_FLAGS),
+            (self.qkey.is_some(), AttrMask::QKEY),
             (self.path.is_some(), AttrMask::AV),
             (self.path_mtu.is_some(), AttrMask::PATH_MTU),
             (self.dest_qpn.is_some(), AttrMask::DEST_QPN),
@@ -353,6 +366,9 @@ mod tests {
             assert_eq!(check_transition(ServiceType::Rc, state, to, attr.mask()), Ok(()));
             let attr_of_uc = attr.of_service(ServiceType::Uc);
             assert_eq!(check_transition(ServiceType::Uc, state, to, attr_of_uc.mask()), Ok(()));
+            let qkey = (to == QpState::Init).then_some(QKey(9));
+            let attr_of_ud = QpAttr { qkey, ..attr }.of_service(ServiceType::Ud);
+            assert_eq!(check_transition(ServiceType::Ud, state, to, attr_of_ud.mask()), Ok(()));
             (state, now) = (to, now.updated(&attr));
         }
         assert_eq!((state, now), (QpState::Rts, conn));

@@ -49,12 +49,15 @@ impl SendCompletions<'_> {
 
     fn cqe(&self, wqe: &SendWqe, status: WcStatus) -> Cqe {
         let opcode = match wqe.op {
-            SendOp::Send | SendOp::SendWithImm { .. } => WcOpcode::Send,
+            SendOp::Send
+            | SendOp::SendWithImm { .. }
+            | SendOp::SendTo { .. }
+            | SendOp::SendToWithImm { .. } => WcOpcode::Send,
             SendOp::Write { .. } | SendOp::WriteWithImm { .. } => WcOpcode::RdmaWrite,
             SendOp::Read { .. } => WcOpcode::RdmaRead,
             SendOp::LocalInvalidate { .. } => WcOpcode::LocalInvalidate,
         };
         let len_bytes = wqe.list.len_bytes;
-        Cqe { wr_id: wqe.wr_id, status, opcode, len_bytes, imm: None, qpn: self.qpn }
+        Cqe::new(wqe.wr_id, status, opcode, len_bytes, self.qpn)
     }
 }

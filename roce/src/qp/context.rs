@@ -6,7 +6,7 @@ use crate::counters::QpCounters;
 use crate::id::Qpn;
 use crate::mem::{Access, MemoryView, PdId};
 use crate::port::Port;
-use crate::queue::{CqSlot, CqTable, Cqe, RecvWqe, SrqTable, WcOpcode, WcStatus};
+use crate::queue::{CqSlot, CqTable, Cqe, NetworkHeader, RecvWqe, SrqTable, WcOpcode, WcStatus};
 use crate::time::Instant;
 use crate::wire::NakCode;
 
@@ -51,7 +51,22 @@ impl RxContext<'_> {
         solicited: bool,
     ) {
         let Some(RecvWqe { wr_id, .. }) = self.receives.release() else { return };
-        self.cqs.write(self.cq, Cqe { wr_id, status, opcode, len_bytes, imm, qpn: self.qpn }, solicited);
+        let cqe = Cqe { imm, ..Cqe::new(wr_id, status, opcode, len_bytes, self.qpn) };
+        self.cqs.write(self.cq, cqe, solicited);
+    }
+
+    /// Removes the current receive, and writes its completion by a datagram from the queue pair `src_qpn`. `len_bytes`
+    /// includes the GRH area.
+    pub(crate) fn complete_datagram(
+        &mut self,
+        len_bytes: u32,
+        imm: Option<u32>,
+        solicited: bool,
+        (src_qpn, header): (Qpn, NetworkHeader),
+    ) {
+        let Some(RecvWqe { wr_id, .. }) = self.receives.release() else { return };
+        let received = Cqe::new(wr_id, WcStatus::Success, WcOpcode::Recv, len_bytes, self.qpn);
+        self.cqs.write(self.cq, Cqe { imm, src_qpn, grh: Some(header), ..received }, solicited);
     }
 }
 

@@ -28,6 +28,7 @@ pub(crate) mod segment;
 pub(crate) mod service;
 pub(crate) mod state;
 pub(crate) mod uc;
+pub(crate) mod ud;
 
 #[cfg(test)]
 mod outstanding_tests;

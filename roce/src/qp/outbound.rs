@@ -1,5 +1,5 @@
-//! Transmission of request packets: builds the frame for one segment of a work request. The transport service (`rc` or
-//! `uc`) chooses the PSN.
+//! Transmission of request packets: builds the frame for one segment of a work request. The transport service (`rc`, `uc`
+//! or `ud`) chooses the PSN.
 
 use super::context::TxContext;
 use super::emit::NotSent;
@@ -7,7 +7,7 @@ use super::segment::Segment;
 use crate::mem::{Access, MemoryFault, Span};
 use crate::port::Port;
 use crate::queue::{Lists, OpenWqe, SendOp, SgList, open_one};
-use crate::wire::{FrameParts, PacketSpec, RecvEth};
+use crate::wire::{Deth, FrameParts, PacketSpec, RecvEth};
 
 /// Memory of the payload of a packet.
 enum Payload<'a> {
@@ -29,7 +29,7 @@ pub(crate) fn send_segment<P: Port>(
     open: OpenWqe<'_>,
     part: &Segment,
     spec: &mut PacketSpec,
-    recveth: Option<RecvEth>,
+    (recveth, deth): (Option<RecvEth>, Option<Deth>),
     tx: &mut TxContext<'_, P>,
 ) -> Result<(), NotSent> {
     let wqe = open.wqe;
@@ -50,7 +50,7 @@ pub(crate) fn send_segment<P: Port>(
     };
     tx.builder.emit_copied(tx.port, spec, |parts| {
         if !parts.ext.is_empty() {
-            set_ext_headers(parts, part, recveth);
+            set_ext_headers(parts, part, recveth, deth);
         }
         match &mut payload {
             Payload::One(span) => span.copy_to(parts.payload),
@@ -68,9 +68,10 @@ fn gather(lists: &mut Lists<'_>, list: &SgList, offset: u32, out: &mut [u8]) -> 
 
 /// Writes the extension headers. Not inlined, because most packets have none.
 #[inline(never)]
-fn set_ext_headers(parts: &mut FrameParts<'_>, part: &Segment, recveth: Option<RecvEth>) {
+fn set_ext_headers(parts: &mut FrameParts<'_>, part: &Segment, recveth: Option<RecvEth>, deth: Option<Deth>) {
     // If the opcode lacks a header, the setter of this header writes nothing and returns `None`.
     let _ = part.reth.map(|reth| parts.set_reth(reth));
+    let _ = deth.map(|deth| parts.set_deth(deth));
     let _ = recveth.map(|recveth| parts.set_recveth(recveth));
     let _ = part.imm.map(|imm| parts.set_immdt(imm));
 }

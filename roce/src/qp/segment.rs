@@ -117,8 +117,8 @@ pub fn segment(op: &SendOp, len_bytes: u32, index: u32, mtu_bytes: u32, is_numbe
         SendOp::LocalInvalidate { .. } => unreachable!("a local operation has no packets"),
         SendOp::Send if is_numbered => (&NUMBERED_SEND, None, None),
         SendOp::SendWithImm { imm } if is_numbered => (&NUMBERED_SEND_WITH_IMM, None, Some(imm)),
-        SendOp::Send => (&SEND, None, None),
-        SendOp::SendWithImm { imm } => (&SEND_WITH_IMM, None, Some(imm)),
+        SendOp::Send | SendOp::SendTo { .. } => (&SEND, None, None),
+        SendOp::SendWithImm { imm } | SendOp::SendToWithImm { imm, .. } => (&SEND_WITH_IMM, None, Some(imm)),
         SendOp::Write { remote_addr, rkey } => (&WRITE, Some((remote_addr, rkey)), None),
         SendOp::WriteWithImm { remote_addr, rkey, imm } => {
             (&WRITE_WITH_IMM, Some((remote_addr, rkey)), Some(imm))

@@ -10,6 +10,9 @@ pub enum ServiceType {
     /// Unreliable connection: SENDs and WRITEs without acknowledgement. If a packet of a message is lost, the message
     /// is dropped (IBA 9.8).
     Uc = 3,
+    /// Unreliable datagram: SENDs of one packet each, without acknowledgement, to any queue pair of this service (IBA
+    /// 9.8.3).
+    Ud = 4,
 }
 
 impl ServiceType {
@@ -18,6 +21,7 @@ impl ServiceType {
         match self {
             ServiceType::Rc => "RC",
             ServiceType::Uc => "UC",
+            ServiceType::Ud => "UD",
         }
     }
 }

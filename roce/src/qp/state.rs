@@ -81,7 +81,7 @@ macro_rules! attr_bits {
 }
 
 attr_bits! {
-    CUR_STATE = 1, ACCESS_FLAGS = 3, PKEY_INDEX = 4, PORT = 5, AV = 7, PATH_MTU = 8, TIMEOUT = 9,
+    CUR_STATE = 1, ACCESS_FLAGS = 3, PKEY_INDEX = 4, PORT = 5, QKEY = 6, AV = 7, PATH_MTU = 8, TIMEOUT = 9,
     RETRY_CNT = 10, RNR_RETRY = 11, RQ_PSN = 12, MAX_QP_RD_ATOMIC = 13, MIN_RNR_TIMER = 15, SQ_PSN = 16,
     MAX_DEST_RD_ATOMIC = 17, DEST_QPN = 20,
 }
@@ -181,6 +181,27 @@ const UC_TRANSITIONS: &[Transition] = {
     ]
 };
 
+/// Transitions of an unreliable datagram queue pair, except those to RESET and ERR; see [`RC_TRANSITIONS`].
+#[rustfmt::skip]
+const UD_TRANSITIONS: &[Transition] = {
+    use QpState::*;
+    type M = AttrMask;
+    const IDENTITY: AttrMask = M::PKEY_INDEX.and(M::PORT).and(M::QKEY);
+    const LIVE: AttrMask = M::CUR_STATE.and(M::QKEY);
+    &[
+        //  from   to     required   optional
+        row(Reset, Init,  IDENTITY,  M::NONE),
+        row(Init,  Init,  M::NONE,   IDENTITY),
+        row(Init,  Rtr,   M::NONE,   M::PKEY_INDEX.and(M::QKEY)),
+        row(Rtr,   Rts,   M::SQ_PSN, LIVE),
+        row(Rts,   Rts,   M::NONE,   LIVE),
+        row(Rts,   Sqd,   M::NONE,   M::NONE),
+        row(Sqd,   Rts,   M::NONE,   LIVE),
+        row(Sqd,   Sqd,   M::NONE,   M::PKEY_INDEX.and(M::QKEY)),
+        row(Sqe,   Rts,   M::NONE,   LIVE),
+    ]
+};
+
 /// Reason for refusing to modify a queue pair. State and attributes of the queue pair stay unchanged.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum ModifyError {
@@ -258,6 +279,7 @@ pub(crate) fn check_transition(
         _ => match service {
             ServiceType::Rc => RC_TRANSITIONS,
             ServiceType::Uc => UC_TRANSITIONS,
+            ServiceType::Ud => UD_TRANSITIONS,
         },
     };
     let row = rows
@@ -281,7 +303,7 @@ mod tests {
 
     #[test]
     fn every_state_can_be_reset_and_failed_and_few_other_ways_exist() {
-        for (service, expected) in [(ServiceType::Rc, 8), (ServiceType::Uc, 9)] {
+        for (service, expected) in [(ServiceType::Rc, 8), (ServiceType::Uc, 9), (ServiceType::Ud, 9)] {
             for from in STATES {
                 assert_eq!(check_transition(service, from, Reset, AttrMask::NONE), Ok(()));
                 assert_eq!(check_transition(service, from, Err, AttrMask::NONE), Ok(()));
@@ -303,6 +325,8 @@ mod tests {
         let given = AttrMask::PORT | AttrMask::PKEY_INDEX | AttrMask::SQ_PSN;
         let refusal = check_transition(ServiceType::Rc, Reset, Init, given).unwrap_err();
         assert_eq!(refusal.to_string(), "RESET to INIT: missing ACCESS_FLAGS; not allowed here: SQ_PSN");
+        let refusal = check_transition(ServiceType::Ud, Reset, Init, given).unwrap_err();
+        assert_eq!(refusal.to_string(), "RESET to INIT: missing QKEY; not allowed here: SQ_PSN");
         let refusal = check_transition(ServiceType::Rc, Reset, Rts, given).unwrap_err();
         assert_eq!(refusal.to_string(), "a queue pair cannot go from RESET to RTS");
     }
@@ -310,7 +334,7 @@ mod tests {
     #[test]
     fn attribute_bits_are_those_of_libibverbs() {
         assert_eq!(AttrMask::DEST_QPN.0, 1 << 20);
-        assert_eq!(AttrMask::AV.0, 128);
+        assert_eq!((AttrMask::QKEY.0, AttrMask::AV.0), (64, 128));
         assert_eq!(AttrMask::MAX_DEST_RD_ATOMIC.0, 131_072);
     }
 }

@@ -364,7 +364,7 @@ mod tests {
     use crate::id::Qpn;
 
     fn cqe(wr_id: u64, status: WcStatus) -> Cqe {
-        Cqe { wr_id, status, opcode: WcOpcode::Send, len_bytes: 0, imm: None, qpn: Qpn::new(1) }
+        Cqe::new(wr_id, status, WcOpcode::Send, 0, Qpn::new(1))
     }
 
     #[test]

@@ -8,10 +8,12 @@ use crate::id::Qpn;
 pub enum WcStatus {
     /// The work request completed without error.
     Success = 0,
-    /// A received message was longer than the scatter list of the receive.
+    /// A received message was longer than the scatter list of the receive, or a datagram to send was longer than the
+    /// path MTU of the port.
     LocLenErr = 1,
     /// The work request is a READ, and the local queue pair cannot send READs: `max_rd_atomic` is 0, or the transport
-    /// service is UC.
+    /// service is UC. Or the work request names an address handle that does not exist, or that is of another protection
+    /// domain than the queue pair.
     LocQpOpErr = 2,
     /// An L_Key does not permit the access: no region has the key, or the region is of another protection domain, does
     /// not contain the range, or does not grant the right. Or the memory could not be accessed (memory fault).
@@ -75,6 +77,15 @@ pub enum WcOpcode {
     RecvRdmaWithImm,
 }
 
+/// IP header in the GRH area of a receive of UD.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum NetworkHeader {
+    /// 20 bytes of value 0, then an IPv4 header.
+    Ipv4,
+    /// An IPv6 header.
+    Ipv6,
+}
+
 /// A completion: `struct ibv_wc`. After an error only `wr_id`, `status` and `qpn` are valid.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Cqe {
@@ -90,4 +101,19 @@ pub struct Cqe {
     pub imm: Option<u32>,
     /// QPN of the local queue pair.
     pub qpn: Qpn,
+    /// QPN of the queue pair that sent the datagram received; 0 if the completion is not of a receive of UD.
+    pub src_qpn: Qpn,
+    /// Header in the first 40 bytes of the receive (`IBV_WC_GRH`); `None` if the completion is not of a receive of UD.
+    pub grh: Option<NetworkHeader>,
 }
+
+impl Cqe {
+    /// Returns the completion of a work request that received no datagram, without immediate data.
+    #[inline(always)]
+    pub(crate) fn new(wr_id: u64, status: WcStatus, opcode: WcOpcode, len_bytes: u32, qpn: Qpn) -> Self {
+        Cqe { wr_id, status, opcode, len_bytes, imm: None, qpn, src_qpn: Qpn::default(), grh: None }
+    }
+}
+
+// Two completions share a cache line.
+const _: () = assert!(size_of::<Cqe>() == 32);

@@ -16,12 +16,14 @@ mod work;
 pub(crate) mod wqe;
 
 pub use cq::{CqId, CqNotifier, CqPoller, Notify};
-pub use cqe::{Cqe, WcOpcode, WcStatus};
+pub use cqe::{Cqe, NetworkHeader, WcOpcode, WcStatus};
 pub use doorbell::Doorbells;
 pub use rq::RecvPoster;
 pub use sq::SendPoster;
 pub use srq::{SrqAttr, SrqId};
-pub use wqe::{MAX_MESSAGE_BYTES, PostError, RecvRequest, SendData, SendFlags, SendOp, SendRequest, Sge};
+pub use wqe::{
+    Destination, MAX_MESSAGE_BYTES, PostError, RecvRequest, SendData, SendFlags, SendOp, SendRequest, Sge,
+};
 
 pub(crate) use cq::{CqSlot, CqTable, SharedCq};
 pub(crate) use rq::{RecvQueue, RecvQueueSize, recv_queue};

@@ -166,7 +166,7 @@ fn no_doorbell_is_lost_and_each_shows_what_was_written_before() {
 
 fn success(wr_id: u64) -> Cqe {
     let (status, opcode) = (WcStatus::Success, WcOpcode::Send);
-    Cqe { wr_id, status, opcode, len_bytes: 0, imm: None, qpn: Qpn::new(1) }
+    Cqe::new(wr_id, status, opcode, 0, Qpn::new(1))
 }
 
 /// Polls, requests a notification and polls once more, as an application does before it blocks.

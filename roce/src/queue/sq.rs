@@ -6,7 +6,7 @@ use std::sync::Arc;
 use super::doorbell::Doorbells;
 use super::sg::Lists;
 use super::work::{PosterConfig, Posting, WorkPoster, WorkQueue, Wqe, work_queue};
-use super::wqe::{PostError, SendData, SendFlags, SendOp, SendRequest, SendWqe, SgList, Sge};
+use super::wqe::{Destination, PostError, SendData, SendFlags, SendOp, SendRequest, SendWqe, SgList, Sge};
 use crate::mem::{Memory, MemoryView, PdId, Span};
 use crate::start;
 
@@ -75,6 +75,12 @@ impl Wqe for SendWqe {
 }
 
 impl SendPoster {
+    /// Makes the send queue accept datagrams only (UD). Otherwise the send queue accepts all operations but datagrams.
+    pub(crate) fn restrict_to_datagrams(mut self) -> Self {
+        self.work.restrict_to_datagrams();
+        self
+    }
+
     /// Queues `request` and sets the doorbell of the queue pair.
     #[inline]
     pub fn post(&mut self, request: &SendRequest<'_>) -> Result<(), PostError> {
@@ -92,6 +98,9 @@ impl SendPoster {
         self.work.admit()?;
         self.work.check_room()?;
         let SendRequest { wr_id, op, flags, data } = *request;
+        if op.is_datagram() != self.work.sends_datagrams() {
+            return Err(PostError::WrongService);
+        }
         let flags = SendFlags { signaled: flags.signaled || self.work.signals_all(), ..flags };
         self.with_list(op, data, |work, inline, list| {
             work.stage(SendWqe { wr_id, op, flags, inline, list });
@@ -112,6 +121,16 @@ impl SendPoster {
                 (wqe.inline, wqe.list) = (inline, list);
             }
         })
+    }
+
+    /// Sets the destination of the work request staged last, which must be a datagram.
+    pub fn set_destination(&mut self, destination: Destination) -> Result<(), PostError> {
+        let wqe = self.work.last_staged().ok_or(PostError::NoneStaged)?;
+        match &mut wqe.op {
+            SendOp::SendTo { to } | SendOp::SendToWithImm { to, .. } => *to = destination,
+            _ => return Err(PostError::WrongService),
+        }
+        Ok(())
     }
 
     /// Stages the entries of `data`, or copies the bytes of `data` to the inline memory. Then calls `queue` with the

@@ -169,7 +169,7 @@ fn two_threads_write_and_poll_completions() {
                     thread::yield_now();
                 }
                 let (status, opcode, qpn) = (WcStatus::Success, WcOpcode::Recv, Qpn::new(1));
-                let cqe = Cqe { wr_id, status, opcode, len_bytes: wr_id as u32, imm: None, qpn };
+                let cqe = Cqe::new(wr_id, status, opcode, wr_id as u32, qpn);
                 assert_ne!(cq.write(cqe, false), Written::Overflow);
             }
         }

@@ -11,7 +11,7 @@ use std::sync::Arc;
 use super::doorbell::Doorbells;
 use super::ring::{Consumer, Producer, growing_ring};
 use super::sg::{Lists, RestSges};
-use super::wqe::{MAX_MESSAGE_BYTES, PostError, SgList, Sge};
+use super::wqe::{MAX_MESSAGE_BYTES, PostError, SendWqe, SgList, Sge};
 use crate::mem::{MemoryView, PdId};
 
 pub(super) trait Wqe: Copy + Send {
@@ -34,7 +34,7 @@ pub(crate) enum Posting {
 #[derive(Clone, Copy, Debug)]
 pub(super) struct PosterConfig {
     /// Largest number of scatter/gather entries of a work request.
-    pub max_sges: u16,
+    pub max_sges: u8,
     /// Whether all work requests of a send queue are signaled (`sq_sig_all`); false for a receive queue.
     pub signal_all: bool,
     /// Index of the queue pair whose doorbell a post may set.
@@ -46,7 +46,8 @@ impl PosterConfig {
     /// `slot` is larger than all indices, so that no doorbell is set.
     pub(super) fn new(max_sges: u32, signal_all: bool, slot: usize) -> Self {
         let slot = u32::try_from(slot).unwrap_or(u32::MAX);
-        PosterConfig { max_sges: u16::try_from(max_sges).unwrap_or(u16::MAX), signal_all, slot }
+        let max_sges = u8::try_from(max_sges).unwrap_or(u8::MAX);
+        PosterConfig { max_sges, signal_all, slot }
     }
 }
 
@@ -59,11 +60,15 @@ pub(super) struct WorkPoster<W> {
     sges: Option<Box<Producer<Sge>>>,
     doorbells: Arc<Doorbells>,
     slot: u32,
-    max_sges: u16,
+    max_sges: u8,
     signal_all: bool,
+    /// Whether all work requests are datagrams (UD).
+    sends_datagrams: bool,
     /// Whether entries are staged in `sges`.
     has_staged_sges: bool,
 }
+
+const _: () = assert!(size_of::<WorkPoster<SendWqe>>() == 64);
 
 pub(super) struct WorkQueue<W> {
     wqes: Consumer<W>,
@@ -87,9 +92,16 @@ pub(super) fn work_queue<W: Wqe>(
         .map(|(sge_in, sge_out)| (Box::new(sge_in), Box::new(sge_out)))
         .unzip();
     let PosterConfig { slot, max_sges, signal_all } = config;
-    let has_staged_sges = false;
-    let poster =
-        WorkPoster { wqes: wqe_in, sges: sge_in, doorbells, slot, max_sges, signal_all, has_staged_sges };
+    let poster = WorkPoster {
+        wqes: wqe_in,
+        sges: sge_in,
+        doorbells,
+        slot,
+        max_sges,
+        signal_all,
+        sends_datagrams: false,
+        has_staged_sges: false,
+    };
     (poster, WorkQueue { wqes: wqe_out, sges: sge_out })
 }
 
@@ -190,6 +202,16 @@ impl<W: Wqe> WorkPoster<W> {
     #[inline]
     pub(super) fn signals_all(&self) -> bool {
         self.signal_all
+    }
+
+    pub(super) fn restrict_to_datagrams(&mut self) {
+        self.sends_datagrams = true;
+    }
+
+    /// Returns whether all work requests are datagrams.
+    #[inline]
+    pub(super) fn sends_datagrams(&self) -> bool {
+        self.sends_datagrams
     }
 
     /// Sets the doorbell of the queue pair.

@@ -1,6 +1,6 @@
 //! Work requests: as posted by the application, and as queued (WQEs).
 
-use crate::id::{LKey, RKey};
+use crate::id::{AhId, LKey, QKey, Qpn, RKey};
 
 /// Largest message in bytes: 2^31 (IBA 9.7.4.1.6).
 pub const MAX_MESSAGE_BYTES: u32 = 1 << 31;
@@ -15,6 +15,17 @@ pub struct Sge {
     pub len_bytes: u32,
     /// L_Key of the region that contains the bytes.
     pub lkey: LKey,
+}
+
+/// Destination of a datagram (`wr.ud` of `ibv_send_wr`).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Destination {
+    /// Address handle with the address vector of the destination.
+    pub ah: AhId,
+    /// QPN of the destination.
+    pub qpn: Qpn,
+    /// Q_Key of the destination. If bit 31 is set, the packet has the Q_Key of the local queue pair (IBA 10.2.5).
+    pub qkey: QKey,
 }
 
 /// Operation of a send work request.
@@ -50,6 +61,19 @@ pub enum SendOp {
         /// R_Key of the peer's region.
         rkey: RKey,
     },
+    /// SEND of a datagram of one packet: only, and always, on a queue pair of UD. The datagram may not be longer than
+    /// the path MTU of the port.
+    SendTo {
+        /// Queue pair to which the datagram is sent.
+        to: Destination,
+    },
+    /// SEND of a datagram with a 32-bit immediate, a number in host byte order.
+    SendToWithImm {
+        /// Queue pair to which the datagram is sent.
+        to: Destination,
+        /// Immediate data, which the peer receives with the completion of its receive.
+        imm: u32,
+    },
     /// Local invalidate (`IBV_WR_LOCAL_INV`, IBA 10.6.5): both keys of a region of the queue pair's protection domain
     /// become invalid, until the region is deregistered. No packet is sent. The scatter/gather list must be empty.
     LocalInvalidate {
@@ -63,6 +87,21 @@ impl SendOp {
     #[inline]
     pub(crate) const fn is_local(&self) -> bool {
         matches!(self, SendOp::LocalInvalidate { .. })
+    }
+
+    /// Returns whether the operation sends a datagram.
+    #[inline]
+    pub(crate) const fn is_datagram(&self) -> bool {
+        matches!(self, SendOp::SendTo { .. } | SendOp::SendToWithImm { .. })
+    }
+
+    /// Returns the destination of a datagram; `None` for other operations.
+    #[inline]
+    pub(crate) const fn destination(&self) -> Option<Destination> {
+        match *self {
+            SendOp::SendTo { to } | SendOp::SendToWithImm { to, .. } => Some(to),
+            _ => None,
+        }
     }
 }
 
@@ -149,6 +188,12 @@ pub enum PostError {
     /// The work request is a local operation with inline data or scatter/gather entries.
     #[error("a local invalidate has no payload: post it with an empty scatter/gather list")]
     LocalWithData,
+    /// The queue pair is of UD and the operation is not a datagram, or the operation is a datagram and the queue pair is
+    /// of another service.
+    #[error(
+        "a queue pair of UD sends datagrams only, each to a destination, and a queue pair of RC or UC sends none"
+    )]
+    WrongService,
     /// The payload of a staged work request was given, but no work request is staged.
     #[error("data without a work request: begin a work request first")]
     NoneStaged,

@@ -62,7 +62,7 @@ pub use xrceth::XrcEth;
 
 pub(crate) use eth::VlanTag;
 pub(crate) use immdt::ImmDt;
-pub(crate) use packet::{AddressPair, Fingerprint};
+pub(crate) use packet::{AddressPair, Fingerprint, GRH_BYTES};
 pub(crate) use template::{AddressSpec, AddressTemplate, QpFields};
 
 #[cfg(test)]

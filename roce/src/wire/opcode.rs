@@ -268,6 +268,7 @@ impl Opcode {
     pub(crate) const fn of(self, transport: Transport) -> Opcode {
         let bits = match transport {
             Transport::Uc => 0x20,
+            Transport::Ud => 0x60,
             Transport::Xrc => 0xA0,
             _ => 0x00,
         };

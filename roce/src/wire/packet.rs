@@ -216,6 +216,19 @@ impl<'a> Packet<'a> {
         self.l3
     }
 
+    /// Returns the GRH area of a receive of UD: the IPv6 header, or 20 bytes of value 0 and the IPv4 header (IBA A17.4).
+    pub(crate) fn grh_area(&self) -> [u8; GRH_BYTES as usize] {
+        let mut area = [0; GRH_BYTES as usize];
+        if let Some(header) = self.l3.first_chunk::<{ Ipv6Header::LEN }>().filter(|_| self.is_ipv6) {
+            area = *header;
+        } else if let Some(header) = self.l3.first_chunk::<{ Ipv4Header::LEN }>()
+            && let Some(room) = area.last_chunk_mut()
+        {
+            *room = *header;
+        }
+        area
+    }
+
     /// Returns the source IP address; an IPv4 address is mapped (`::ffff:a.b.c.d`).
     pub fn src_gid(&self) -> Gid {
         self.gid(12, 8)
@@ -338,6 +351,9 @@ impl<'a> Packet<'a> {
         self.ext(ExtHeader::Feth).map(Feth::parse)
     }
 }
+
+/// Length of the GRH area, the first bytes of each receive of UD.
+pub(crate) const GRH_BYTES: u32 = 40;
 
 type EthBytes = [u8; EthHeader::LEN];
 

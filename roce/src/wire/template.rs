@@ -275,7 +275,7 @@ impl HeaderTemplate {
 /// Header fields that differ between the queue pairs of one address handle, and the part of the ICRC that depends on
 /// these fields. Destination MAC and traffic class are not covered by the ICRC, so a change of either changes no field
 /// here.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct QpFields {
     /// ICRC of the headers alone, with zeroes in the fields that differ between packets.
     header_crc: u32,

@@ -349,3 +349,28 @@ fn plain_icrc(packet: &Packet<'_>) -> u32 {
     }
     !crc
 }
+
+/// Returns the frames of a capture of soft-RoCE.
+fn captured(name: &str) -> Vec<Vec<u8>> {
+    let path = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/pcap").join(name);
+    let mut reader = pcap_file::pcap::PcapReader::new(std::fs::File::open(path).unwrap()).unwrap();
+    let mut frames = Vec::new();
+    while let Some(packet) = reader.next_packet() {
+        frames.push(packet.unwrap().data.into_owned());
+    }
+    frames
+}
+
+/// soft-RoCE, the receiver of the captured datagram over IPv4, wrote these bytes to its receive.
+#[test]
+fn the_grh_area_is_that_of_soft_roce() {
+    let soft_roce =
+        [[0; 20], [0x45, 0, 0, 0x74, 0x28, 0x95, 0x40, 0, 0x40, 0x11, 0xFD, 0xDF, 10, 1, 0, 1, 10, 1, 0, 2]]
+            .concat();
+    let frame = captured("ud_send_v4.pcap").remove(0);
+    assert_eq!(Packet::parse(&frame).unwrap().grh_area()[..], soft_roce);
+    let frame = captured("ud_send_v6.pcap").remove(0);
+    let packet = Packet::parse(&frame).unwrap();
+    let area = packet.grh_area();
+    assert_eq!((area[0] >> 4, &area[..]), (6, &packet.l3()[..40]));
+}

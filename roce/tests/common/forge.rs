@@ -1,11 +1,11 @@
 //! Forged packets of a stranger, which knows some fields of a connection and guesses the other fields.
 
 use super::End;
-use roce::id::{Gid, Mac, PKey, Qpn, RKey};
+use roce::id::{Gid, Mac, PKey, QKey, Qpn, RKey};
 use roce::port::Port;
 use roce::psn::Psn;
 use roce::wire::{
-    Aeth, HeaderSpec, HeaderTemplate, Opcode, PacketSpec, Reth, Syndrome, flow_label_from_qpns,
+    Aeth, Deth, HeaderSpec, HeaderTemplate, Opcode, PacketSpec, Reth, Syndrome, flow_label_from_qpns,
     udp_source_port,
 };
 
@@ -25,6 +25,7 @@ pub(crate) struct Forged {
     pub(crate) ack_req: bool,
     pub(crate) becn: bool,
     pub(crate) reth: Reth,
+    pub(crate) deth: Deth,
     pub(crate) syndrome: Syndrome,
     pub(crate) payload: u8,
     pub(crate) payload_len: usize,
@@ -50,6 +51,7 @@ impl Forged {
             ack_req: true,
             becn: opcode == Opcode::CNP,
             reth: Reth { va: victim.memory.addr(), rkey: RKey(victim.rkey.0), len_bytes: 64 },
+            deth: Deth { qkey: QKey(0), src_qp: peer.qpn },
             syndrome: Syndrome::ACK,
             payload: 0xEE,
             payload_len,
@@ -88,6 +90,7 @@ impl Forged {
         parts.ext.fill(0);
         parts.payload.fill(self.payload);
         let _ = parts.set_reth(self.reth);
+        let _ = parts.set_deth(self.deth);
         let _ = parts.set_aeth(Aeth { syndrome: self.syndrome, msn: roce::id::Msn::new(1) });
         template.seal(&mut frame).unwrap();
         if !self.sound {

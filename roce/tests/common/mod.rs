@@ -4,12 +4,12 @@
 pub(crate) mod forge;
 
 use roce::engine::{Engine, EngineConfig, Progress, SharedObjects};
-use roce::id::{Gid, LKey, Mac, Qpn, RKey};
+use roce::id::{Gid, LKey, Mac, QKey, Qpn, RKey};
 use roce::mem::{Access, Memory, PdId};
 use roce::neighbour::{Mode, NeighbourConfig};
 use roce::port::loopback::{Loopback, LoopbackPort};
 use roce::port::{Port, PortCaps};
-use roce::qp::{AddressVector, ConnAttr, PathMtu, QpInit, ServiceType};
+use roce::qp::{AddressVector, ConnAttr, PathMtu, QpAttr, QpInit, QpState, ServiceType};
 use roce::queue::{
     CqId, CqPoller, Cqe, RecvPoster, RecvRequest, SendData, SendFlags, SendOp, SendPoster, SendRequest, Sge,
 };
@@ -183,6 +183,36 @@ pub(crate) fn uc_pair_over<P: Port, Q: Port>(port_a: P, port_b: Q, memory_bytes:
     a.replace_qp(ServiceType::Uc);
     b.replace_qp(ServiceType::Uc);
     joined(a, b, &conn(PathMtu::Mtu256))
+}
+
+/// Like [`pair_over`], with queue pairs of UD in RTS, whose Q_Key is `qkey`. Each end knows the MAC of the other end's
+/// IPv4 address and link-local address.
+pub(crate) fn ud_pair_over<P: Port, Q: Port>(
+    port_a: P,
+    port_b: Q,
+    memory_bytes: usize,
+    qkey: QKey,
+) -> (End<P>, End<Q>) {
+    let mut a = end(1, port_a, memory_bytes, true, |_| ());
+    let mut b = end(2, port_b, memory_bytes, true, |_| ());
+    a.replace_qp(ServiceType::Ud);
+    b.replace_qp(ServiceType::Ud);
+    let (mac_a, mac_b) = (a.engine.port().caps().mac, b.engine.port().caps().mac);
+    a.engine.neighbour_mut().set_neighbour(mac_b.link_local().into(), mac_b);
+    b.engine.neighbour_mut().set_neighbour(mac_a.link_local().into(), mac_a);
+    start_datagrams(&mut a.engine, a.qpn, qkey);
+    start_datagrams(&mut b.engine, b.qpn, qkey);
+    (a, b)
+}
+
+/// Moves a queue pair of UD from RESET to RTS.
+pub(crate) fn start_datagrams<P: Port>(engine: &mut Engine<P>, qpn: Qpn, qkey: QKey) {
+    let conn = ConnAttr::default();
+    let init = QpAttr { qkey: Some(qkey), ..conn.to_init() };
+    let to_rtr = QpAttr { state: Some(QpState::Rtr), ..QpAttr::default() };
+    for attr in [init, to_rtr, conn.to_rts(start::psn(0xFF_FF00))] {
+        engine.modify_qp(qpn, &attr.of_service(ServiceType::Ud)).unwrap();
+    }
 }
 
 fn joined<P: Port, Q: Port>(mut a: End<P>, mut b: End<Q>, conn: &ConnAttr) -> (End<P>, End<Q>) {

@@ -163,6 +163,7 @@ fn engine(setup: Setup, max_qps: usize) -> Engine<WirePort> {
         max_cqs: 4,
         max_srqs: 4,
         max_qps,
+        max_ahs: 4,
         reorder_bytes: REORDER_BYTES,
     };
     let mut engine = Engine::new(WirePort::new(mac), config).unwrap();

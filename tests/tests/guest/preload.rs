@@ -85,6 +85,7 @@ fn pingpong_plays_with_itself() {
         ("ibv_rc_pingpong -m 1024 -s 4096 -n 50 -c -e", "50 iters in"),
         ("ibv_rc_pingpong -m 4096 -s 65536 -n 50 -c -e -N", "50 iters in"),
         ("ibv_uc_pingpong -m 1024 -s 4096 -n 50 -e", "50 iters in"),
+        ("ibv_ud_pingpong -s 1024 -n 50 -e", "50 iters in"),
         ("ibv_srq_pingpong -m 1024 -s 4096 -n 50 -q 2 -e", "iters in"),
     ]);
 }
@@ -97,6 +98,8 @@ fn perftest_measures_itself() {
         ("ib_read_bw -s 65536 -n 100", " 65536 "),
         ("ib_send_bw -s 5000 -n 100 -e", " 5000 "),
         ("ib_send_bw -s 1000 -n 100 -c UC", " 1000 "),
+        ("ib_send_bw -s 1000 -n 100 -c UD", " 1000 "),
+        ("ib_send_lat -s 64 -n 200 -c UD", " 64 "),
         ("ib_send_bw -s 5000 -n 100 --use-srq -r 64", " 5000 "),
         ("ib_send_lat -s 64 -n 200", " 64 "),
         ("ib_write_lat -s 64 -n 200", " 64 "),

@@ -14,7 +14,7 @@ use super::run::{TIMEOUT, start_both};
 use crate::live::{Output, Process, run, turn};
 
 /// Command lines of both ports.
-const COMMON: [&str; 38] = [
+const COMMON: [&str; 41] = [
     "ibv_rc_pingpong -n 200",
     "ibv_rc_pingpong -c -n 200",
     "ibv_rc_pingpong -e -n 200",
@@ -27,6 +27,8 @@ const COMMON: [&str; 38] = [
     "ibv_srq_pingpong -n 200",
     "ibv_uc_pingpong -n 200",
     "ibv_uc_pingpong -e -n 200",
+    "ibv_ud_pingpong -n 200",
+    "ibv_ud_pingpong -e -n 200",
     "ib_send_bw -n 200",
     "ib_write_bw -n 200",
     "ib_read_bw -n 200",
@@ -41,6 +43,7 @@ const COMMON: [&str; 38] = [
     "ib_write_bw -c UC -n 200",
     "ib_send_lat -c UC -n 200",
     "ib_write_lat -c UC -n 200",
+    "ib_send_lat -c UD -n 200",
     "ib_send_bw --use-srq -q 4 -n 200",
     "ib_send_bw -e -n 200",
     "ib_read_bw -e -n 200",
@@ -55,9 +58,9 @@ const COMMON: [&str; 38] = [
     "ib_send_bw --run_infinitely -D 1",
 ];
 
-/// The program waits for all messages, of which af_packet loses some on a busy machine: the kernel drops frames that do
+/// These programs wait for all messages, of which af_packet loses some on a busy machine: the kernel drops frames that do
 /// not fit into the buffer of the socket.
-const LOSSLESS: &str = "ib_send_bw -c UC -r 512 -n 200";
+const LOSSLESS: [&str; 2] = ["ib_send_bw -c UC -r 512 -n 200", "ib_send_bw -c UD -r 512 -n 200"];
 
 /// Rows of numbers that a program of perftest prints for its measurements.
 pub(super) fn rows(stdout: &str) -> Vec<Vec<&str>> {
@@ -178,7 +181,7 @@ fn check(port: &str, sides: &[Side; 2], host: &str, tcp_port: u16, programs: &[&
 #[test]
 fn command_lines_over_memif() {
     let _turn = turn();
-    let programs = [&COMMON[..], &[LOSSLESS]].concat();
+    let programs = [&COMMON[..], &LOSSLESS].concat();
     check("memif", &memif("programs"), "localhost", 18642, &programs);
 }
 

@@ -162,6 +162,34 @@ fn io_demo_of_ucx_runs_over_memif() {
     drop(server);
 }
 
+/// The UCX of the distribution (1.13 in Debian 12), which sets up its reliable connections by datagrams (UD).
+#[test]
+fn ucx_perftest_connects_by_datagrams() {
+    let _turn = turn();
+    let sides = memif("run-ucx-perftest");
+    for (tcp_port, (test, lane)) in (18646..).zip([
+        ("tag_bw", "tag(rc_verbs/roce0:1)"),
+        ("ucp_put_bw", "rma(rc_verbs/roce0:1)"),
+        ("ucp_get", "rma(rc_verbs/roce0:1)"),
+    ]) {
+        let program = format!("ucx_perftest -p {tcp_port} -t {test} -s 65536 -n 100 -w 10");
+        let words: Vec<&str> = program.split_whitespace().collect();
+        let start = |side: &Side, words: &[&str]| {
+            let mut command = launch(side, "", words);
+            // `rc_v` stands for reliable connections, and for UD as the auxiliary transport that sets them up.
+            command.env("UCX_TLS", "rc_v").env("UCX_NET_DEVICES", "roce0:1").env("UCX_LOG_LEVEL", "info");
+            Process::start(&mut command)
+        };
+        let server = start(&sides[0], &words);
+        sides[0].wait_listen(tcp_port);
+        let client = start(&sides[1], &[&words[..], &["localhost"]].concat());
+        let outputs = [server, client].map(|end| end.finish(TIMEOUT));
+        let [_, client] = &outputs;
+        assert!(outputs.iter().all(|output| output.status.success()), "{test}: {outputs:?}");
+        assert!(client.stdout.contains("Final:") && client.stdout.contains(lane), "{test}: {outputs:?}");
+    }
+}
+
 #[test]
 fn events_impair_single_packets_of_a_program_and_are_reported() {
     let _turn = turn();

@@ -14,7 +14,7 @@ use super::links::{Side, veth};
 use super::pairs::{FAULTS, ends, impatient};
 use super::programs::rows;
 use super::run::both;
-use crate::live::{End, Peer, Process, Settings, TIMEOUT, connect, run, scenarios, turn};
+use crate::live::{End, Peer, Process, Settings, TIMEOUT, compile, connect, library, run, scenarios, turn};
 
 /// Messages outstanding of each process under load.
 const OUTSTANDING: u64 = 16;
@@ -97,11 +97,35 @@ fn both_ends_of_perf_run_on_one_interface() {
 fn both_ends_of_perftest_run_on_one_interface() {
     let _turn = turn();
     let (sides, _far) = shared(4200);
-    for program in ["ib_write_bw", "ib_send_bw -e", "ib_read_lat", "ib_send_bw -c UC -r 512 -s 4096"] {
+    for program in [
+        "ib_write_bw",
+        "ib_send_bw -e",
+        "ib_read_lat",
+        "ib_send_bw -c UC -r 512 -s 4096",
+        "ib_send_lat -c UD",
+    ] {
         let program = format!("{program} -n 200 -F -x {}", sides[0].gid_index);
         let [_, client] = both(&sides, "10.0.0.1", 18661, "", &program);
         assert!(rows(&client.stdout).iter().any(|row| row[1] == "200"), "{program}: {client:?}");
     }
+}
+
+/// The receiver of the datagram has no address handle, and so far no connection to its own GID.
+#[test]
+fn a_process_receives_datagrams_of_another_process_of_its_interface() {
+    let _turn = turn();
+    let (sides, _far) = shared(1500);
+    let directory = crate::live::shared_dir();
+    let program = compile("datagram", &directory.path().join("datagram"));
+    let start = |side: &Side, args: &[&str]| {
+        let mut command = side.command(&program);
+        command.args(args).env("LD_PRELOAD", library()).env("ROCE_PORT", &side.port);
+        Process::start(&mut command)
+    };
+    let mut receiver = start(&sides[0], &["receive"]);
+    let qpn = receiver.line(TIMEOUT);
+    start(&sides[1], &["send", &qpn]).finish(TIMEOUT).expect_success("datagram send");
+    receiver.finish(TIMEOUT).expect_success("datagram receive");
 }
 
 #[test]

@@ -229,7 +229,7 @@ impl Requester {
             }
             let mut spec = tx.builder.packet(part.opcode, psn, part.payload_len);
             spec.ack_req = self.next_ack_req(part.is_last, in_flight_pkts_max, tx.now);
-            match send_segment(open, &part, &mut spec, recveth, tx) {
+            match send_segment(open, &part, &mut spec, (recveth, None), tx) {
                 Ok(()) => self.account_for(psn, &part, tx),
                 Err(NotSent::PortFull) => return TxOutcome::TxRingFull,
                 Err(NotSent::BadMemory) => {

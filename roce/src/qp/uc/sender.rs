@@ -126,7 +126,7 @@ impl Sender {
         let part = segment(&open.wqe.op, open.wqe.list.len_bytes, place.packet, self.mtu_bytes, false);
         let opcode = part.opcode.of(Transport::Uc);
         let mut spec = tx.builder.packet(opcode, self.next, part.payload_len);
-        send_segment(open, &part, &mut spec, None, tx)?;
+        send_segment(open, &part, &mut spec, (None, None), tx)?;
         *tx.budget -= 1;
         tx.counters.sent_pkts += 1;
         tx.counters.sent_bytes += u64::from(part.payload_len);
