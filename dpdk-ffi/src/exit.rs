@@ -1,5 +1,5 @@
-//! The exit of the process (`exit`, or the return of `main`) without drops, as a thread may end the process while other
-//! threads use a device:
+//! The exit of the process (`exit`, or the return of `main`). No device is dropped, because other threads may still use
+//! the device. Instead:
 //!
 //! 1. The actions of [`ExitAction`] run.
 //! 2. The function of [`wait_by`] runs: the peers of memif ports receive the frames in the rings.
@@ -15,8 +15,7 @@ use crate::process::{self, PerProcess};
 
 type Action = Box<dyn Fn() + Send>;
 
-/// Actions and files of this process. A forked process that exits takes no action of its parent's, and removes none of
-/// its files.
+/// Actions and files of this process. If a forked process exits, it runs no action and removes no file of its parent.
 static ENTRIES: PerProcess<Mutex<Entries>> = PerProcess::new();
 /// Registration of `on_exit`, which a forked process inherits.
 static AT_EXIT: Once = Once::new();
@@ -34,7 +33,8 @@ fn entries() -> MutexGuard<'static, Entries> {
     ENTRIES.get().lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Makes `wait` run at the exit, unless an earlier call has named a function, or EAL is that of another process.
+/// Makes `wait` run at the exit. Only the first call has an effect. A forked process, whose EAL is that of its parent,
+/// does not run `wait`.
 pub(crate) fn wait_by(wait: fn()) {
     register();
     WAIT.get_or_init(|| wait);
@@ -47,8 +47,8 @@ fn register() {
     AT_EXIT.call_once(|| _ = unsafe { libc::atexit(on_exit) });
 }
 
-/// A file of this process that is removed if the process exits before the value is dropped. The owner removes the file
-/// before the drop.
+/// A file of this process. If the process exits before this value is dropped, the exit removes the file; otherwise the
+/// owner removes the file, before the drop of this value.
 #[derive(Debug)]
 pub struct ExitFile(PathBuf);
 
@@ -72,7 +72,7 @@ impl Drop for ExitFile {
     }
 }
 
-/// A function that runs if the process exits before the value is dropped. Other threads run meanwhile, and may never
+/// A function that runs if the process exits before this value is dropped. Other threads run meanwhile, and may never
 /// release a lock: the function must not wait without a limit.
 #[derive(Debug)]
 pub struct ExitAction(u64);
@@ -94,19 +94,22 @@ impl Drop for ExitAction {
         let mut entries = entries();
         let index = entries.actions.iter().position(|(number, _)| *number == self.0);
         let action = index.map(|index| entries.actions.swap_remove(index));
-        // Before `action` is dropped, which may drop values of this file.
+        // The lock is released first, because the drop of `action` may drop an `ExitFile` or `ExitAction`, which takes
+        // the lock.
         drop(entries);
         drop(action);
     }
 }
 
 extern "C" fn on_exit() {
-    // Below, threads sleep and files are removed: the exit must not be cancelled there.
+    // The sleeps and the removal of files below are cancellation points (`pthread_cancel`); the exit must not end
+    // there.
     let _no_cancel = NoCancel::new();
-    // Not run under the lock, because an action may drop values of this file.
+    // The actions do not run under the lock, because an action may drop an `ExitFile` or `ExitAction`, which takes the
+    // lock.
     let actions = std::mem::take(&mut entries().actions);
     for (_, action) in &actions {
-        // A panic is on standard error by now; it must not unwind into the C library.
+        // A panic has already been printed on standard error; the panic must not unwind into the C library.
         let _ = catch_unwind(AssertUnwindSafe(action));
     }
     if let Some(wait) = WAIT.get()

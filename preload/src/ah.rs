@@ -23,7 +23,7 @@ pub(crate) struct AhHandle {
     pub(crate) id: AhId,
 }
 
-/// Returns the address handle at `ah` and its context; `None` if they are null or another library's.
+/// Returns the address handle at `ah` and its context; `None` if `ah` is null or an address handle of another library.
 ///
 /// # Safety
 /// `ah` is null or points to an address handle of any library.
@@ -53,7 +53,7 @@ fn create(pd: *mut ibv_pd, attr: &ibv_ah_attr) -> Result<*mut ibv_ah, Errno> {
 unsafe extern "C" fn ibv_create_ah(pd: *mut ibv_pd, attr: *mut ibv_ah_attr) -> *mut ibv_ah {
     // SAFETY: the program passes a protection domain.
     match unsafe { pd_of(pd) } {
-        // SAFETY: and attributes.
+        // SAFETY: the program passes attributes.
         Some(_) => object(|| create(pd, unsafe { &*attr })),
         None => next!(ibv_create_ah(pd: *mut ibv_pd, attr: *mut ibv_ah_attr) -> *mut ibv_ah, ptr::null_mut()),
     }
@@ -79,7 +79,7 @@ const GRH_BYTES: usize = size_of::<ibv_grh>();
 /// Offset of an IPv4 header in the GRH area.
 const IPV4_AT: usize = 20;
 
-/// The DSCP in a traffic class. The ECN field of a received packet is not that of a reply (RFC 3168).
+/// Bits of the DSCP in a traffic class. A reply does not copy the ECN field of the received packet (RFC 3168).
 const DSCP_MASK: u8 = 0xFC;
 
 /// Addresses and traffic class of a received packet.
@@ -90,7 +90,7 @@ struct Received {
     traffic_class: u8,
 }
 
-/// Reads the GRH area: an IPv6 header, or 20 bytes of value 0 and an IPv4 header. `None` for another content.
+/// Reads the GRH area: an IPv6 header, or 20 bytes of value 0 and an IPv4 header. Returns `None` for another content.
 fn received(grh: &[u8; GRH_BYTES]) -> Option<Received> {
     const IPV6: u8 = 6;
     const IPV4: u8 = 4;
@@ -105,7 +105,7 @@ fn received(grh: &[u8; GRH_BYTES]) -> Option<Received> {
     Some(Received { src: gid(12)?, dst: gid(16)?, flow_label: 0, traffic_class: ip[1] & DSCP_MASK })
 }
 
-/// Returns the attributes of an address handle to the sender of a datagram.
+/// Returns the attributes of an address handle for replies to the datagram that completed the receive of `wc`.
 fn attr_of(
     context: &ContextHandle,
     port_num: u8,
@@ -150,7 +150,7 @@ unsafe extern "C" fn ibv_init_ah_from_wc(
     // SAFETY: the program passes a context.
     match unsafe { ours(context) } {
         Some(handle) => number(|| {
-            // SAFETY: and a completion, the begin of its receive, and room for the attributes.
+            // SAFETY: the program passes a completion, the begin of its receive, and room for the attributes.
             unsafe { attr.write(attr_of(handle, port_num, &*wc, area_at(grh)?)?) };
             Ok(0)
         }),
@@ -172,7 +172,7 @@ unsafe extern "C" fn ibv_create_ah_from_wc(
     // SAFETY: the program passes a protection domain.
     match unsafe { pd_of(pd) } {
         Some((_, context)) => object(|| {
-            // SAFETY: and a completion and the begin of its receive.
+            // SAFETY: the program passes a completion and the begin of its receive.
             let attr = unsafe { attr_of(context, port_num, &*wc, area_at(grh)?) }?;
             create(pd, &attr)
         }),

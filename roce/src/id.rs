@@ -59,13 +59,13 @@ pub struct LKey(pub u32);
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub struct RKey(pub u32);
 
-/// Q_Key of a datagram queue pair, 32 bits.
+/// Q_Key of a queue pair of UD, 32 bits.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub struct QKey(pub u32);
 
 impl QKey {
-    /// Bit of a controlled Q_Key. If a work request gives a Q_Key with this bit, the packet has the Q_Key of the queue
-    /// pair that sends it (IBA 10.2.5).
+    /// Bit that is set in a controlled Q_Key. If a work request gives a Q_Key with this bit, the packet has the Q_Key
+    /// of the queue pair that sends the packet (IBA 10.2.5).
     pub(crate) const CONTROLLED: u32 = 1 << 31;
 }
 

@@ -20,7 +20,7 @@ use roce::wire::{Opcode, Packet};
 
 const QKEY: QKey = QKey(0x1111_1111);
 
-/// Bytes of a receive before the payload.
+/// Length of the GRH area, the bytes of a receive before the payload.
 const GRH: u32 = 40;
 
 /// Path MTU of the ports of `common`, in bytes: they carry IP packets of 4,200 bytes.
@@ -31,7 +31,7 @@ fn ud_pair() -> (End, End) {
     ud_pair_over(port_a, port_b, 1 << 16, QKEY)
 }
 
-/// Creates an address handle of `from` to the address of `peer` with the GID index 1 (IPv4).
+/// Creates an address handle of `from` for packets to the GID `peer` from the GID with index 1 (IPv4).
 fn ah_to(from: &mut End, peer: Gid) -> AhId {
     from.engine.create_ah(from.pd, &AddressVector::new(peer, 1)).unwrap()
 }
@@ -248,7 +248,8 @@ fn a_controlled_q_key_stands_for_that_of_the_sender() {
     ops.into_iter().for_each(|op| a.post(9, op, a.sge(0, 0)));
     settle(&mut a, &mut b);
     assert_eq!((b.completions().len(), b.engine.drop_counters().wrong_qkey), (2, 1));
-    // The Q_Key may change in RTS: for packets received, and for packets sent to controlled Q_Keys.
+    // The Q_Key may change in RTS. Received packets must then have the new Q_Key, and packets whose work request gives
+    // a controlled Q_Key are sent with the new Q_Key.
     let change = QpAttr { qkey: Some(QKey(5)), ..QpAttr::default() };
     a.engine.modify_qp(a.qpn, &change).unwrap();
     a.post(9, send(0x8000_0000), a.sge(0, 0));
@@ -340,7 +341,8 @@ fn a_send_queue_accepts_the_operations_of_its_service_only() {
     assert_eq!(stage(&mut rc.send, SendOp::Send), Err(PostError::WrongService));
 }
 
-/// Forged packets to a queue pair of UD, each with the counter of its drop; the first packet is genuine.
+/// Sends packets to a queue pair of UD, each with the counter of its drop. Packets without a counter are received: a
+/// genuine packet, and a packet from another source.
 #[test]
 fn a_forged_packet_is_dropped_and_counted() {
     let (port_a, _) = ports();
@@ -382,8 +384,8 @@ fn a_forged_packet_is_dropped_and_counted() {
     assert_eq!((state_of(&b), b.engine.counters().sent_pkts, b.engine.poll_event()), (QpState::Rts, 0, None));
 }
 
-/// Cuts a packet at each length, and changes each of its bytes: the queue pair receives the packet only if no covered
-/// byte changed.
+/// Cuts a packet at each length, and changes each of its bytes. The queue pair receives a changed packet only if no
+/// check covers the changed byte.
 #[test]
 fn a_damaged_packet_is_not_received() {
     let (port_a, mut from_a) = ports();
@@ -399,8 +401,8 @@ fn a_damaged_packet_is_not_received() {
         b.poll(1);
     }
     assert_eq!(b.completions(), [], "a cut packet");
-    // Of the first 14 bytes only the destination MAC is checked, and type of service, TTL, header checksum, UDP checksum
-    // and the byte with FECN and BECN are not covered by the ICRC.
+    // The source MAC is not checked. The UDP checksum and the byte with FECN and BECN are not covered by the ICRC.
+    // Neither are type of service, TTL and header checksum, but a change of these makes the header checksum wrong.
     let mut received = 0;
     for at in 0..frame.len() {
         let mut damaged = frame.clone();
@@ -415,7 +417,7 @@ fn a_damaged_packet_is_not_received() {
 }
 
 fn any_packet() -> impl Strategy<Value = (usize, usize, [bool; 8])> {
-    // Most packets are genuine in each field, so that many pass all checks but one.
+    // Each field is genuine in most packets, so that many packets pass all checks but one.
     (any::<usize>(), prop_oneof![0usize..300, 0usize..65], prop::array::uniform8(prop::bool::weighted(0.1)))
 }
 

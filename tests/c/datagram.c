@@ -1,5 +1,6 @@
-/* One datagram between two processes. `datagram receive` prints the number of its queue pair, and ends when a datagram
- * has arrived; it never sends. `datagram send QPN` sends one to that queue pair, at the GID with index 1 of its own port. */
+/* Two processes exchange one datagram. `datagram receive` prints the QPN of its queue pair, sends no packet, and ends
+ * when a datagram has arrived. `datagram send QPN` sends a datagram to the queue pair QPN; the destination GID is the
+ * GID with index 1 of the sender's own port. */
 
 #include <infiniband/verbs.h>
 #include <stdio.h>

@@ -9,11 +9,12 @@ use roce::queue::Destination;
 use crate::error::Error;
 use crate::mr::{Pd, PdInner};
 
-/// An address handle (`ibv_ah`): an address vector for datagrams (UD). Destroyed when dropped; a posted datagram that is
-/// not yet sent then fails with [`WcStatus::LocQpOpErr`](crate::WcStatus::LocQpOpErr).
+/// An address handle (`ibv_ah`): an address vector for datagrams (UD). The drop destroys the address handle; a posted
+/// datagram that is not yet sent then fails with [`WcStatus::LocQpOpErr`](crate::WcStatus::LocQpOpErr).
 ///
 /// # Example
-/// A datagram to another queue pair of the device. The first 40 bytes of the receive are the GRH area:
+/// The example sends a datagram to another queue pair of the device. The first 40 bytes of the receive are the GRH
+/// area:
 ///
 /// ```
 /// use verbs::{Access, AddressVector, Context, DeviceOptions, QKey, QpOptions, ServiceType, WcStatus};
@@ -55,8 +56,8 @@ pub struct Ah {
 }
 
 impl Pd {
-    /// Creates an address handle (`ibv_create_ah`), for datagrams of queue pairs of this protection domain. Blocks until
-    /// the destination's MAC is resolved, for 3 s at most.
+    /// Creates an address handle (`ibv_create_ah`), for datagrams of queue pairs of this protection domain. Blocks
+    /// until the destination's MAC is resolved, for 3 s at most.
     ///
     /// # Errors
     /// The errors of [`Context::resolve`](crate::Context::resolve); [`Error::NotUnicast`] if the destination GID is not
@@ -76,7 +77,7 @@ impl Ah {
 
 impl Drop for Ah {
     fn drop(&mut self) {
-        // Fails after a fatal error, and if the address handle was destroyed through `ContextObjects`.
+        // The call fails after a fatal error, or if the address handle was destroyed through `ContextObjects`.
         let _ = self.pd.objects.destroy_ah(self.id);
     }
 }

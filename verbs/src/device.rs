@@ -126,7 +126,7 @@ const LOCK_TRIES: u32 = 64;
 /// make an ACK due, the second poll sends this ACK.
 const EXIT_POLLS: u32 = 2;
 
-/// Number of attempts to lock the engine at the exit of the process: some milliseconds.
+/// Number of attempts to lock the engine at the exit of the process. These attempts take some milliseconds.
 const EXIT_LOCK_TRIES: u32 = 16_384;
 
 /// Largest number of unresolved neighbours that one call of `follow_kernel` resolves through the kernel.
@@ -231,8 +231,9 @@ impl DeviceCore {
         }
     }
 
-    /// If `qpn` is a queue pair of UD, makes the port receive as [`DeviceCore::prepare_path`] does, because another
-    /// process on the same interface may send datagrams to this queue pair before this process sends any.
+    /// If `qpn` is a queue pair of UD, makes the port receive the frames that another process on the same interface
+    /// sends to the port's own MAC: such a process may send datagrams to this queue pair before this process sends any
+    /// packet.
     pub(crate) fn prepare_datagrams(&mut self, qpn: Qpn) {
         if self.engine.query_qp(qpn).is_some_and(|(.., init)| init.service == ServiceType::Ud) {
             self.dpdk_mut().loop_back();
@@ -465,9 +466,9 @@ impl Shared {
         }
     }
 
-    /// Sends the responses due at the exit of the process, at which no queue pair is destroyed. Does not wait without a
-    /// limit for the engine: another thread may be driving the engine, and then sends the responses, or may never
-    /// release the lock.
+    /// Sends the responses due when the process exits: the exit destroys no queue pair, so `Engine::destroy_qp` does
+    /// not send these responses. Gives up after `EXIT_LOCK_TRIES` attempts to lock the engine, because a thread that
+    /// holds the lock may never release it. A thread that drives the engine sends the responses itself.
     pub(crate) fn send_at_exit(&self) {
         for _ in 0..EXIT_LOCK_TRIES {
             if let Some(mut driven) = self.try_lock() {

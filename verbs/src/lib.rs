@@ -1,8 +1,8 @@
 //! RDMA verbs over any Ethernet port.
 //!
 //! [`Context::open`] opens a port as an RDMA device; a [`PortSpec`] names the port. The objects of a device are those
-//! of libibverbs: [`Pd`], [`Mr`], [`Cq`], [`CompChannel`], [`Srq`], [`Qp`], [`Ah`]. Several threads may use an object at the
-//! same time.
+//! of libibverbs: [`Pd`], [`Mr`], [`Cq`], [`CompChannel`], [`Srq`], [`Qp`], [`Ah`]. Several threads may use an object
+//! at the same time.
 //!
 //! # Progress
 //! Each device has an engine, which implements the RoCEv2 transport and runs on the threads of the application. If no

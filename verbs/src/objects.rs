@@ -27,14 +27,14 @@ use crate::registry::Device;
 const RESOLVE_TIMEOUT: Duration = Duration::from_secs(3);
 
 /// The objects of a context, by number and key ([`crate::Context::objects`]). The types [`crate::Pd`], [`crate::Mr`],
-/// [`crate::Ah`], [`crate::Cq`], [`crate::Srq`] and [`crate::Qp`] call these functions, too. Several threads may call the functions at
-/// the same time.
+/// [`crate::Ah`], [`crate::Cq`], [`crate::Srq`] and [`crate::Qp`] call these functions, too. Several threads may call
+/// the functions at the same time.
 ///
 /// # Lifetime of objects
 /// If an object uses another object, the destruction of the used object fails with [`DestroyError::Busy`] (`EBUSY` in
 /// C). A memory region, address handle, shared receive queue or queue pair uses a protection domain. A queue pair also
-/// uses completion queues, and may use a shared receive queue. A memory region can be deregistered, and an address handle
-/// destroyed, at any time; work requests that use it and are not yet sent fail.
+/// uses completion queues, and may use a shared receive queue. A memory region can be deregistered, and an address
+/// handle destroyed, at any time; work requests that use it and are not yet sent fail.
 ///
 /// An object belongs to the context that created the object. In calls on another context, even on one of the same
 /// device, the object is unknown, as a destroyed object is: [`CreateError::Unknown`], [`DestroyError::Unknown`] or

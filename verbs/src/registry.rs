@@ -147,7 +147,7 @@ fn open_device(spec: &PortSpec, options: &DeviceOptions) -> Result<Arc<Device>, 
     let at_exit = ExitAction::new(move || {
         if let Some(shared) = at_exit.upgrade() {
             shared.send_at_exit();
-            // Not dropped, because the last drop would close the port at the exit.
+            // `shared` is not dropped, because the drop of the last reference would close the port at the exit.
             mem::forget(shared);
         }
     });
@@ -222,7 +222,8 @@ mod tests {
         assert!(far.progress().is_ok(), "the device is still open");
     }
 
-    /// At the exit no thread polls, and the program has received its last message in its last poll.
+    /// The last poll before the exit received the last message, so the ACK of this message is still delayed at the
+    /// exit.
     #[test]
     fn the_delayed_ack_of_the_last_message_is_sent_at_the_exit() {
         let options = DeviceOptions { progress: ProgressPolicy::Application, ..DeviceOptions::default() };

@@ -43,7 +43,7 @@ pub(super) struct Live {
     pub(super) map: Map,
     /// By number of the queue. Accessed by bursts of this queue only.
     pub(super) rings: Vec<UnsafeCell<Rings>>,
-    /// Of each transmit ring. Read under the lock of guard.c, also beside bursts.
+    /// One view of each transmit ring. Read under the lock of guard.c; bursts may run at the same time.
     pub(super) unread: Vec<Unread>,
     /// Set after a violation by the peer: no later burst accesses its memory.
     pub(super) broken: AtomicBool,
@@ -71,11 +71,12 @@ pub(super) fn live(port: PortId) -> *mut Live {
     LIVE.get(usize::from(port)).map_or(ptr::null_mut(), |live| live.load(Ordering::Acquire))
 }
 
-/// Returns whether the peer of `port`, or if `port` is `None` of any port, has frames to receive. True if the connections
-/// are changing at present.
+/// Returns whether the peer of `port` has frames to receive; if `port` is `None`, whether the peer of any port has.
+/// Also returns true if the lock of guard.c is not free, because the connections may be changing.
 pub(super) fn has_unread(port: Option<PortId>) -> bool {
-    // While this thread has the lock, no handler and no control operation unmaps a ring. The thread does not wait for the
-    // lock: `exit` may have been called by a thread that has it, or for which its holder waits.
+    // While this thread holds the lock, no handler and no control operation unmaps a ring. This thread does not wait
+    // for the lock: it may have called `exit` while it held the lock, or while the holder of the lock waits for this
+    // thread.
     let Some(_lock) = guard::try_lock() else { return true };
     let connections = LIVE.iter().zip(0..).filter(|(_, number)| port.is_none_or(|port| port == *number));
     connections.into_iter().any(|(live, _)| {

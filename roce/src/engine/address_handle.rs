@@ -8,9 +8,10 @@
 //!                                                                                     source MAC, addresses, VLAN
 //! ```
 //!
-//! Each connected queue pair uses one address handle, from RTR to RESET or to its destruction. An application creates
-//! address handles for datagrams (`datagram`), each with a number of its own. All users with the same key use the same
-//! address handle, so the number of address handles is at most the number of queue pairs and created numbers.
+//! The users of an address handle are connected queue pairs, from RTR to RESET or to their destruction, and numbers
+//! (`AhId`). If an application creates an address handle for datagrams (`datagram`), the application gets a new number;
+//! the address handle of the address vector may exist already. Each user uses one address handle, so there are at most
+//! as many address handles as users.
 
 use std::collections::BTreeMap;
 
@@ -45,7 +46,7 @@ pub(super) struct AddressHandle {
     pub template: AddressTemplate,
     pub source: Source,
     key: AddressKey,
-    /// Number of queue pairs and of created numbers that use the address handle; 0 in a free slot.
+    /// Number of queue pairs and of numbers (`AhId`) that use the address handle; 0 in a free slot.
     users: u32,
 }
 
@@ -100,11 +101,10 @@ impl AddressHandleId {
 /// Number of random bits of an [`AhId`](crate::id::AhId).
 pub(super) const AH_BITS: u32 = 32;
 
-/// A number of an address handle that an application created for datagrams. Several numbers may denote one address
-/// handle.
+/// Entry of an `AhId`, which `Engine::create_ah` returned. Several entries may contain the same address handle.
 pub(super) struct CreatedAh {
     pub pd: PdId,
-    /// The address handle, which counts this number as one of its users.
+    /// Address handle of the address vector; this entry is one of its users.
     pub handle: AddressHandleId,
     /// Flow label of the address vector; 0: the UDP source port is derived from the QPNs.
     pub flow_label: u32,

@@ -2,7 +2,7 @@
 //! those of a connection (`admit`), because a datagram may come from any source. Order of the checks:
 //!
 //! ```text
-//!   state, transport, destination address: a GID of the port, VLAN of this GID, P_Key, Q_Key -> ICRC
+//!   state, transport, destination address (a GID of the port), VLAN (of this GID), P_Key, Q_Key, ICRC
 //! ```
 
 use super::Engine;
@@ -29,7 +29,7 @@ const AH: &str = "address handle";
 impl<P: Port> Engine<P> {
     /// Creates an address handle, by which work requests of queue pairs of UD in the protection domain `pd` name their
     /// destination. The next hop to the GID of `path` must be resolved before this call, as for [`Engine::modify_qp`].
-    /// If the neighbour changes its MAC, the address handle follows.
+    /// If the neighbour changes its MAC later, the address handle gets the new MAC.
     pub fn create_ah(&mut self, pd: PdId, path: &AddressVector) -> Result<AhId, CreateError> {
         let no_path = |reason| CreateError::NoPath { dgid: path.dgid, reason };
         let handle = self.address_handle_to(path, path.traffic_class).map_err(no_path)?;
@@ -55,7 +55,8 @@ impl<P: Port> Engine<P> {
         Ok(())
     }
 
-    /// Processes a packet to a queue pair without a connection: receives a datagram, and drops all other packets.
+    /// Processes a packet to a queue pair without a connection: receives a datagram that passes the checks, and drops
+    /// all other packets.
     #[cold]
     #[inline(never)]
     pub(super) fn on_datagram(&mut self, slot: usize, packet: &Packet<'_>) {

@@ -131,11 +131,11 @@ impl<P: Port> Engine<P> {
         outcome
     }
 
-    /// Sends the responses due of the queue pair with index `slot`, as far as the port takes them and congestion control
-    /// permits, but at most `LAST_RESPONSES_PKTS`; the others are discarded. Called before the application destroys the
-    /// queue pair or changes its state to RESET or ERR, after which no response may be sent (IBA 10.3.1). An RNIC sends
-    /// an ACK when it has executed the request. Without this call, the peer of an application that ends as soon as it
-    /// has received its last message would wait for the delayed ACK of this message until its retries are used up.
+    /// Sends the responses due of the queue pair with index `slot`, as far as the port takes them and congestion
+    /// control permits, but at most `LAST_RESPONSES_PKTS`; the others are discarded. Called before the application
+    /// destroys the queue pair or changes its state to RESET or ERR, after which no response may be sent (IBA 10.3.1).
+    /// If an application ends as soon as it has received its last message, the ACK of this message is still delayed.
+    /// Without this call the peer would never receive this ACK, and its retry count would be used up.
     #[cold]
     pub(super) fn send_last_responses(&mut self, slot: usize) {
         let Some(qp) = self.qps.at_mut(slot) else { return };

@@ -1,7 +1,6 @@
 //! Reception: a RoCE packet is subject to header checks (`admit`) and the ICRC check (IBA 9.6), then processed by the
 //! responder or completer (RC), or by the receiver (UC), of its queue pair; `datagram` processes packets to queue pairs
-//! of UD. Module `neighbour` processes ARP, neighbour
-//! discovery and ICMP.
+//! of UD. Module `neighbour` processes ARP, neighbour discovery and ICMP.
 
 use super::admit::{Admission, admit, bind_source_port, is_mark_plausible};
 use super::limits::{CACHED_QPS, FLUSH_NANOS, RX_BURST_FRAMES};
@@ -281,8 +280,8 @@ impl<P: Port> Engine<P> {
         }
     }
 
-    /// On an unreliable service, completes each work request of which all packets were sent. If a work request cannot be
-    /// sent, the queue pair enters SQE (IBA 10.3.1).
+    /// On an unreliable service, completes each work request of which all packets were sent. If a work request cannot
+    /// be sent, the queue pair enters SQE (IBA 10.3.1).
     pub(super) fn after_sender(&mut self, slot: usize) {
         let Some(qp) = self.qps.at_mut(slot) else { return };
         let Some((next, fault)) = qp.sent_unreliably() else { return };

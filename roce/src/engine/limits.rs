@@ -24,8 +24,8 @@ pub(crate) const PREFETCH_AHEAD_QPS: usize = 3;
 /// Largest number of packets that one queue pair sends before the next scheduled queue pair may send.
 pub const TX_QUANTUM_PKTS: u32 = 32;
 
-/// Largest number of responses that a queue pair sends when the application destroys it or changes its state to RESET or
-/// ERR.
+/// Largest number of responses that a queue pair sends when the application destroys it or changes its state to RESET
+/// or ERR.
 pub(crate) const LAST_RESPONSES_PKTS: u32 = TX_QUANTUM_PKTS;
 
 pub(crate) const TIMERS_PER_POLL: usize = 16;

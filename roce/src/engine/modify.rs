@@ -42,8 +42,8 @@ impl<P: Port> Engine<P> {
     }
 
     /// Changes the state and attributes of a queue pair as the state table permits (IBA 11.2.5.2). If this function
-    /// returns an error, the queue pair is unchanged. Before a transition to RESET or ERR, the responses due are sent, as
-    /// far as the port takes them at once.
+    /// returns an error, the queue pair is unchanged. Before a transition to RESET or ERR, the responses due are sent,
+    /// as far as the port takes them at once.
     ///
     /// If `attr` has an address vector, the next hop to its GID must be resolved before this call: [`Engine::resolve`]
     /// must have returned `Known`.
@@ -178,8 +178,8 @@ impl<P: Port> Engine<P> {
         Ok(Route { handle, headers: QpHeaders { fields, ip_id }, source_ports })
     }
 
-    /// Returns a new address handle, without users, to the destination of `path`; if there is no path, returns cause and
-    /// remedy.
+    /// Returns a new address handle without users for the address vector `path`. If no packet can be sent to the GID of
+    /// `path`, returns cause and remedy.
     pub(super) fn address_handle_to(
         &mut self,
         path: &AddressVector,

@@ -32,7 +32,7 @@ pub struct Attributes {
     pub path: Option<AddressVector>,
     /// The peer's QPN.
     pub dest_qpn: Qpn,
-    /// Q_Key of a datagram queue pair; 0 for other transport services.
+    /// Q_Key of a queue pair of UD; 0 for other transport services.
     pub qkey: QKey,
     /// PSN of the first request from the peer.
     pub rq_psn: Psn,
@@ -159,8 +159,8 @@ pub(super) struct Qp {
     pub counters: QpCounters,
     pub init: QpInit,
     attributes: Attributes,
-    /// State of a datagram queue pair, from RTR on; `None` for other transport services, which have a connection
-    /// instead. In a box, because the fields above are those of most queue pairs.
+    /// State of a queue pair of UD, from RTR on; `None` for other transport services, which have a connection instead.
+    /// Allocated separately, so that queue pairs of other transport services contain only a pointer.
     pub datagrams: Option<Box<Ud>>,
     /// Time of the second flush. A receive that a thread posts during the transition to ERR is in its queue before this
     /// time.

@@ -127,7 +127,7 @@ pub struct QpAttr {
     pub port_num: Option<u8>,
     /// Access that the queue pair grants to the peer's requests.
     pub access: Option<Access>,
-    /// Q_Key of a datagram queue pair: received packets must have this Q_Key.
+    /// Q_Key of a queue pair of UD: received packets must have this Q_Key.
     pub qkey: Option<QKey>,
     /// Address vector of the peer.
     pub path: Option<AddressVector>,

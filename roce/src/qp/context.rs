@@ -55,8 +55,8 @@ impl RxContext<'_> {
         self.cqs.write(self.cq, cqe, solicited);
     }
 
-    /// Removes the current receive, and writes its completion by a datagram from the queue pair `src_qpn`. `len_bytes`
-    /// includes the GRH area.
+    /// Removes the current receive, which a datagram from the queue pair `src_qpn` completes, and writes its
+    /// completion. `len_bytes` includes the GRH area.
     pub(crate) fn complete_datagram(
         &mut self,
         len_bytes: u32,

@@ -1,5 +1,5 @@
-//! Transmission of request packets: builds the frame for one segment of a work request. The transport service (`rc`, `uc`
-//! or `ud`) chooses the PSN.
+//! Transmission of request packets: builds the frame for one segment of a work request. The transport service (`rc`,
+//! `uc` or `ud`) chooses the PSN.
 
 use super::context::TxContext;
 use super::emit::NotSent;

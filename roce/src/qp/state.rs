@@ -181,7 +181,7 @@ const UC_TRANSITIONS: &[Transition] = {
     ]
 };
 
-/// Transitions of an unreliable datagram queue pair, except those to RESET and ERR; see [`RC_TRANSITIONS`].
+/// Transitions of a queue pair of UD, except those to RESET and ERR; see [`RC_TRANSITIONS`].
 #[rustfmt::skip]
 const UD_TRANSITIONS: &[Transition] = {
     use QpState::*;

@@ -101,9 +101,9 @@ pub struct Cqe {
     pub imm: Option<u32>,
     /// QPN of the local queue pair.
     pub qpn: Qpn,
-    /// QPN of the queue pair that sent the datagram received; 0 if the completion is not of a receive of UD.
+    /// QPN of the queue pair that sent the datagram received; 0 if the work request received no datagram.
     pub src_qpn: Qpn,
-    /// Header in the first 40 bytes of the receive (`IBV_WC_GRH`); `None` if the completion is not of a receive of UD.
+    /// Header in the first 40 bytes of the receive (`IBV_WC_GRH`); `None` if the work request received no datagram.
     pub grh: Option<NetworkHeader>,
 }
 

@@ -61,8 +61,8 @@ pub enum SendOp {
         /// R_Key of the peer's region.
         rkey: RKey,
     },
-    /// SEND of a datagram of one packet: only, and always, on a queue pair of UD. The datagram may not be longer than
-    /// the path MTU of the port.
+    /// SEND of a datagram, which is one packet: its payload may be at most the path MTU of the port. A queue pair of UD
+    /// accepts only this operation and `SendToWithImm`; a queue pair of RC or UC accepts neither.
     SendTo {
         /// Queue pair to which the datagram is sent.
         to: Destination,
@@ -188,8 +188,8 @@ pub enum PostError {
     /// The work request is a local operation with inline data or scatter/gather entries.
     #[error("a local invalidate has no payload: post it with an empty scatter/gather list")]
     LocalWithData,
-    /// The queue pair is of UD and the operation is not a datagram, or the operation is a datagram and the queue pair is
-    /// of another service.
+    /// The queue pair is of UD and the operation is not a datagram, or the operation is a datagram and the queue pair
+    /// is of another service.
     #[error(
         "a queue pair of UD sends datagrams only, each to a destination, and a queue pair of RC or UC sends none"
     )]

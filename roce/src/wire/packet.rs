@@ -216,7 +216,8 @@ impl<'a> Packet<'a> {
         self.l3
     }
 
-    /// Returns the GRH area of a receive of UD: the IPv6 header, or 20 bytes of value 0 and the IPv4 header (IBA A17.4).
+    /// Returns the GRH area of a receive of UD: the IPv6 header, or 20 bytes of value 0 and the IPv4 header (IBA
+    /// A17.4).
     pub(crate) fn grh_area(&self) -> [u8; GRH_BYTES as usize] {
         let mut area = [0; GRH_BYTES as usize];
         if let Some(header) = self.l3.first_chunk::<{ Ipv6Header::LEN }>().filter(|_| self.is_ipv6) {

@@ -5,9 +5,10 @@ use crate::qp::inbound::Refusal;
 use crate::queue::NetworkHeader;
 use crate::wire::{GRH_BYTES, Packet};
 
-/// Places the GRH area and the payload of a datagram, whose addresses, Q_Key, P_Key and ICRC were checked, in the oldest
-/// receive, and completes this receive. A datagram for which no receive is posted, or that is longer than its receive, is
-/// dropped; the receive is then used for the next datagram.
+/// Places the GRH area and the payload of a datagram, whose addresses, Q_Key, P_Key and ICRC were checked, in the
+/// oldest receive, and completes this receive. Drops the datagram if no receive is posted, or if the receive is too
+/// short. A receive that is too short stays for the next datagram; a receive that is not writable completes with an
+/// error.
 pub(crate) fn receive(packet: &Packet<'_>, rx: &mut RxContext<'_>) -> Result<(), Refusal> {
     let placed = place(packet, rx);
     match placed {
@@ -30,7 +31,7 @@ pub(crate) fn receive(packet: &Packet<'_>, rx: &mut RxContext<'_>) -> Result<(),
     }
 }
 
-/// Returns the number of bytes placed, with the GRH area.
+/// Returns the number of bytes placed, including the GRH area.
 fn place(packet: &Packet<'_>, rx: &mut RxContext<'_>) -> Result<u32, Refusal> {
     let list = rx.receive().ok_or(Refusal::NotReady)?.list;
     let payload_bytes = u32::try_from(packet.payload.len()).map_err(|_| Refusal::TooLong)?;

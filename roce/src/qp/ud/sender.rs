@@ -82,8 +82,8 @@ impl Sender {
         self.fault.take()
     }
 
-    /// Sends datagrams until none is left, the budget is used up, or the port is full. `open` returns the address handle
-    /// with a number; `None` if it does not exist (any more).
+    /// Sends datagrams until none is left, the oldest datagram cannot be sent, the budget is used up, or the port is
+    /// full. `open` returns the address handle of an `AhId`; `None` if the `AhId` was destroyed or never existed.
     pub(crate) fn transmit<'h, P: Port>(
         &mut self,
         outstanding: &mut Outstanding,
