@@ -184,6 +184,28 @@ fn wc(cqe: &Cqe) -> ibv_wc {
     wc.opcode = wc_opcode(cqe.opcode);
     wc.byte_len = cqe.len_bytes;
     wc.qp_num = cqe.qpn.value();
+    wc
+}
+
+/// Writes a completion.
+///
+/// # Safety
+/// `out` has room for a completion.
+#[inline]
+unsafe fn write_wc(out: *mut ibv_wc, cqe: &Cqe) {
+    // SAFETY: as the caller states.
+    unsafe { out.write(wc(cqe)) };
+    if cqe.imm.is_some() || cqe.grh.is_some() {
+        // SAFETY: the completion was just written.
+        add_received(unsafe { &mut *out }, cqe);
+    }
+}
+
+/// Adds the fields of a message with immediate data, or of a datagram. Out of line, so that the code for other
+/// completions stays short.
+#[cold]
+#[inline(never)]
+fn add_received(wc: &mut ibv_wc, cqe: &Cqe) {
     if let Some(imm) = cqe.imm {
         wc.__bindgen_anon_1.imm_data = imm.to_be();
         wc.wc_flags = IBV_WC_WITH_IMM;
@@ -192,7 +214,6 @@ fn wc(cqe: &Cqe) -> ibv_wc {
         wc.wc_flags |= IBV_WC_GRH;
         (wc.src_qp, wc.sl) = (cqe.src_qpn.value(), sl_of(header));
     }
-    wc
 }
 
 pub(crate) unsafe extern "C" fn poll_cq(cq: *mut ibv_cq, num_entries: c_int, out: *mut ibv_wc) -> c_int {
@@ -201,7 +222,7 @@ pub(crate) unsafe extern "C" fn poll_cq(cq: *mut ibv_cq, num_entries: c_int, out
         // SAFETY: the function is in the tables of our contexts only, so the completion queue is ours.
         let queue = unsafe { &(*cq.cast::<CqHandle>()).queue };
         // SAFETY: the program passes room for `num_entries` completions.
-        let taken = queue.poll_each(max, |place, cqe| unsafe { out.add(place).write(wc(cqe)) })?;
+        let taken = queue.poll_each(max, |place, cqe| unsafe { write_wc(out.add(place), cqe) })?;
         Ok(taken as c_int)
     })
 }

@@ -304,8 +304,8 @@ fn a_datagram_that_cannot_be_sent_stops_the_send_queue_only() {
 }
 
 #[test]
-fn a_send_queue_accepts_the_operations_of_its_service_only() {
-    let (mut a, b) = ud_pair();
+fn only_datagrams_are_sent_and_only_by_queue_pairs_of_ud() {
+    let (mut a, mut b) = ud_pair();
     let ah = ah_to(&mut a, b.gid);
     let (mut rc, _) = pair(PathMtu::Mtu256, 4096, true);
     let (remote_addr, rkey) = (b.memory.addr(), b.rkey);
@@ -326,9 +326,19 @@ fn a_send_queue_accepts_the_operations_of_its_service_only() {
         assert_eq!(post(&mut a.send, op), Ok(()));
         assert_eq!(post(&mut rc.send, op), Err(PostError::WrongService));
     }
+    settle(&mut a, &mut b);
+    assert_eq!(
+        statuses(&mut a),
+        [(1, WcStatus::Success), (1, WcStatus::LocQpOpErr)],
+        "it names no address handle"
+    );
+    let rts = QpAttr { state: Some(QpState::Rts), ..QpAttr::default() };
+    a.engine.modify_qp(a.qpn, &rts).unwrap();
     for op in others {
-        assert_eq!(post(&mut a.send, op), Err(PostError::WrongService));
-        assert_eq!(post(&mut rc.send, op), Ok(()));
+        assert_eq!((post(&mut a.send, op), post(&mut rc.send, op)), (Ok(()), Ok(())));
+        settle(&mut a, &mut b);
+        assert_eq!(statuses(&mut a), [(1, WcStatus::LocQpOpErr)], "{op:?}");
+        a.engine.modify_qp(a.qpn, &rts).unwrap();
     }
     // The destination of a staged datagram can be set later, as by `ibv_wr_set_ud_addr`.
     let stage = |send: &mut roce::queue::SendPoster, op| {

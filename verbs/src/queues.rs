@@ -251,21 +251,12 @@ impl CqQueue {
     pub fn poll_each(&self, max: usize, mut take: impl FnMut(usize, &Cqe)) -> Result<usize, Error> {
         self.shared.check_process()?;
         let Some(mut poller) = self.try_lock()? else { return Ok(0) };
-        let mut taken = 0;
-        let mut drain = |poller: &mut CqPoller| {
-            while taken < max
-                && let Some(cqe) = poller.pop()
-            {
-                take(taken, &cqe);
-                taken += 1;
-            }
-            taken
-        };
-        if drain(&mut poller) > 0 || max == 0 {
+        let taken = drain(&mut poller, max, &mut take);
+        if taken > 0 || max == 0 {
             return Ok(taken);
         }
         self.shared.drive()?;
-        Ok(drain(&mut poller))
+        Ok(drain(&mut poller, max, &mut take))
     }
 
     /// Removes and returns the oldest completion. If the completion queue is empty, polls the engine once first, unless
@@ -309,6 +300,20 @@ impl CqQueue {
         }
         Ok(poller)
     }
+}
+
+/// Calls `take` for at most `max` completions and returns their number. Always inlined, because a call takes 40
+/// instructions.
+#[inline(always)]
+fn drain(poller: &mut CqPoller, max: usize, take: &mut impl FnMut(usize, &Cqe)) -> usize {
+    let mut taken = 0;
+    while taken < max
+        && let Some(cqe) = poller.pop()
+    {
+        take(taken, &cqe);
+        taken += 1;
+    }
+    taken
 }
 
 #[cfg(test)]

@@ -26,8 +26,6 @@ pub(super) enum Admission {
     Pass,
     /// The packet is a response whose PSN is not accepted: dropped, and counted as stale.
     Stale,
-    /// The queue pair has no connection, or is in a state in which it receives no packets.
-    NotConnected,
     Drop(DropCounter),
 }
 
@@ -36,7 +34,7 @@ pub(super) fn admit(qp: &Qp, handles: &AddressHandles, packet: &Packet<'_>) -> A
     let connection = qp.connection.as_ref().filter(|_| qp.state.receives());
     let Some((connection, handle)) = connection.and_then(|it| Some((it, handles.get(it.address_handle)?)))
     else {
-        return Admission::NotConnected;
+        return drop_and_count(|drops| &mut drops.qp_state);
     };
     let transport = packet.info.transport;
     let accepts = match &connection.service {

@@ -10,13 +10,13 @@ use super::address_handle::CreatedAh;
 use super::admit::DropCounter;
 use super::error::{CreateError, DestroyError};
 use super::event::Event;
-use super::ingress::{is_intact, rx_context};
+use super::ingress::rx_context;
 use super::modify::FLOW_LABEL_MASK;
 use super::qp_object::Qp;
 use crate::id::{AhId, PKey};
 use crate::mem::{Access, PdId};
 use crate::neighbour::GidTable;
-use crate::port::Port;
+use crate::port::{PHANTOM_ICRC, Payload, Port};
 use crate::qp::context::{RxContext, TxOutcome};
 use crate::qp::inbound::Refusal;
 use crate::qp::ud::receiver::receive;
@@ -65,7 +65,11 @@ impl<P: Port> Engine<P> {
             *counter(&mut self.drops) += 1;
             return;
         }
-        if !is_intact(&self.port, packet) {
+        let is_intact = match self.port.payload() {
+            Payload::Carried => packet.icrc_ok_rare(),
+            Payload::Phantom => packet.icrc() == PHANTOM_ICRC,
+        };
+        if !is_intact {
             self.drops.rx_icrc_errors += 1;
             return;
         }

@@ -150,8 +150,12 @@ impl<P: Port> Engine<P> {
                 qp.counters.stale_responses += 1;
                 return;
             }
-            Admission::NotConnected => return self.on_datagram(slot, packet),
             Admission::Drop(counter) => {
+                // A queue pair of UD has no connection, so `admit` refuses all its packets. Therefore packets of
+                // connections pass no check for UD.
+                if qp.datagrams.is_some() {
+                    return self.on_datagram(slot, packet);
+                }
                 *counter(&mut self.drops) += 1;
                 return;
             }
@@ -354,7 +358,7 @@ pub(super) fn refusal_event(qpn: Qpn, code: NakCode) -> Event {
 }
 
 #[inline(always)]
-pub(super) fn is_intact<P: Port>(port: &P, packet: &Packet<'_>) -> bool {
+fn is_intact<P: Port>(port: &P, packet: &Packet<'_>) -> bool {
     match port.payload() {
         Payload::Carried => packet.icrc_ok(),
         Payload::Phantom => packet.icrc() == PHANTOM_ICRC,

@@ -186,7 +186,7 @@ fn new_qp(
         max_inline_bytes: init.max_inline_bytes,
     };
     let (send, sq) = send_queue(size, init.signal_all, doorbells.clone(), slot);
-    let send = if init.service == ServiceType::Ud { send.restrict_to_datagrams() } else { send };
+    let send = if init.service == ServiceType::Ud { send.with_datagrams() } else { send };
     let (recv, receives) = match init.srq.zip(srq_attr) {
         Some((srq, attr)) => {
             (None, Receives::Shared(Box::new(SharedReceive::new(srq, attr.pd, attr.max_sge))))

@@ -12,8 +12,8 @@ pub enum WcStatus {
     /// path MTU of the port.
     LocLenErr = 1,
     /// The work request is a READ, and the local queue pair cannot send READs: `max_rd_atomic` is 0, or the transport
-    /// service is UC. Or the work request names an address handle that does not exist, or that is of another protection
-    /// domain than the queue pair.
+    /// service is UC. Or the local queue pair is of UD, and the work request is no datagram, or names an address handle
+    /// that does not exist or is of another protection domain than the queue pair.
     LocQpOpErr = 2,
     /// An L_Key does not permit the access: no region has the key, or the region is of another protection domain, does
     /// not contain the range, or does not grant the right. Or the memory could not be accessed (memory fault).
@@ -88,21 +88,22 @@ pub enum NetworkHeader {
 
 /// A completion: `struct ibv_wc`. After an error only `wr_id`, `status` and `qpn` are valid.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(C)] // the order puts fields that are constants for sends side by side
 pub struct Cqe {
     /// The application's number of the work request, as posted.
     pub wr_id: u64,
-    /// `Success`, or the error with which the work request failed.
-    pub status: WcStatus,
-    /// Operation that completed.
-    pub opcode: WcOpcode,
-    /// Length in bytes of the message received, or of the send work request.
-    pub len_bytes: u32,
     /// Immediate data of the message received; `None` without immediate.
     pub imm: Option<u32>,
+    /// Length in bytes of the message received, or of the send work request. A receive of UD includes the GRH area.
+    pub len_bytes: u32,
     /// QPN of the local queue pair.
     pub qpn: Qpn,
     /// QPN of the queue pair that sent the datagram received; 0 if the work request received no datagram.
     pub src_qpn: Qpn,
+    /// Operation that completed.
+    pub opcode: WcOpcode,
+    /// `Success`, or the error with which the work request failed.
+    pub status: WcStatus,
     /// Header in the first 40 bytes of the receive (`IBV_WC_GRH`); `None` if the work request received no datagram.
     pub grh: Option<NetworkHeader>,
 }

@@ -62,8 +62,8 @@ pub(super) struct WorkPoster<W> {
     slot: u32,
     max_sges: u8,
     signal_all: bool,
-    /// Whether all work requests are datagrams (UD).
-    sends_datagrams: bool,
+    /// Whether a work request may be a datagram (UD).
+    takes_datagrams: bool,
     /// Whether entries are staged in `sges`.
     has_staged_sges: bool,
 }
@@ -99,7 +99,7 @@ pub(super) fn work_queue<W: Wqe>(
         slot,
         max_sges,
         signal_all,
-        sends_datagrams: false,
+        takes_datagrams: false,
         has_staged_sges: false,
     };
     (poster, WorkQueue { wqes: wqe_out, sges: sge_out })
@@ -204,14 +204,13 @@ impl<W: Wqe> WorkPoster<W> {
         self.signal_all
     }
 
-    pub(super) fn restrict_to_datagrams(&mut self) {
-        self.sends_datagrams = true;
+    pub(super) fn accept_datagrams(&mut self) {
+        self.takes_datagrams = true;
     }
 
-    /// Returns whether all work requests are datagrams.
-    #[inline]
-    pub(super) fn sends_datagrams(&self) -> bool {
-        self.sends_datagrams
+    /// Returns whether a work request may be a datagram.
+    pub(super) fn takes_datagrams(&self) -> bool {
+        self.takes_datagrams
     }
 
     /// Sets the doorbell of the queue pair.

@@ -61,8 +61,15 @@ pub enum SendOp {
         /// R_Key of the peer's region.
         rkey: RKey,
     },
-    /// SEND of a datagram, which is one packet: its payload may be at most the path MTU of the port. A queue pair of UD
-    /// accepts only this operation and `SendToWithImm`; a queue pair of RC or UC accepts neither.
+    /// Local invalidate (`IBV_WR_LOCAL_INV`, IBA 10.6.5): both keys of a region of the queue pair's protection domain
+    /// become invalid, until the region is deregistered. No packet is sent. The scatter/gather list must be empty.
+    LocalInvalidate {
+        /// R_Key of the local region.
+        rkey: RKey,
+    },
+    /// SEND of a datagram, which is one packet: its payload may be at most the path MTU of the port. A queue pair of RC
+    /// or UC does not accept this operation. On a queue pair of UD, all operations except this operation and
+    /// `SendToWithImm` fail (`LocQpOpErr`).
     SendTo {
         /// Queue pair to which the datagram is sent.
         to: Destination,
@@ -74,12 +81,6 @@ pub enum SendOp {
         /// Immediate data, which the peer receives with the completion of its receive.
         imm: u32,
     },
-    /// Local invalidate (`IBV_WR_LOCAL_INV`, IBA 10.6.5): both keys of a region of the queue pair's protection domain
-    /// become invalid, until the region is deregistered. No packet is sent. The scatter/gather list must be empty.
-    LocalInvalidate {
-        /// R_Key of the local region.
-        rkey: RKey,
-    },
 }
 
 impl SendOp {
@@ -87,6 +88,20 @@ impl SendOp {
     #[inline]
     pub(crate) const fn is_local(&self) -> bool {
         matches!(self, SendOp::LocalInvalidate { .. })
+    }
+
+    /// Returns whether the operation is neither a local operation nor a datagram. The variants of plain operations come
+    /// first, so that one comparison decides.
+    #[inline]
+    pub(crate) const fn is_plain(&self) -> bool {
+        matches!(
+            self,
+            SendOp::Send
+                | SendOp::SendWithImm { .. }
+                | SendOp::Write { .. }
+                | SendOp::WriteWithImm { .. }
+                | SendOp::Read { .. }
+        )
     }
 
     /// Returns whether the operation sends a datagram.
@@ -188,11 +203,9 @@ pub enum PostError {
     /// The work request is a local operation with inline data or scatter/gather entries.
     #[error("a local invalidate has no payload: post it with an empty scatter/gather list")]
     LocalWithData,
-    /// The queue pair is of UD and the operation is not a datagram, or the operation is a datagram and the queue pair
-    /// is of another service.
-    #[error(
-        "a queue pair of UD sends datagrams only, each to a destination, and a queue pair of RC or UC sends none"
-    )]
+    /// The operation is a datagram, and the queue pair is of RC or UC; or a destination is set for an operation that is
+    /// not a datagram.
+    #[error("only a queue pair of UD sends datagrams: a connection sends to its peer, without a destination")]
     WrongService,
     /// The payload of a staged work request was given, but no work request is staged.
     #[error("data without a work request: begin a work request first")]

@@ -39,8 +39,9 @@ fn place(packet: &Packet<'_>, rx: &mut RxContext<'_>) -> Result<u32, Refusal> {
     if len_bytes > list.len_bytes {
         return Err(Refusal::TooLong);
     }
-    let mut lists = rx.receives.lists(rx.memory, rx.pd);
-    let grh = lists.scatter(&list, 0, &packet.grh_area());
-    grh.and_then(|()| lists.scatter(&list, GRH_BYTES, packet.payload)).map_err(|_| Refusal::BadReceive)?;
+    for (at, bytes) in [(0, &packet.grh_area()[..]), (GRH_BYTES, packet.payload)] {
+        let mut lists = rx.receives.lists(rx.memory, rx.pd);
+        lists.scatter(&list, at, bytes).map_err(|_| Refusal::BadReceive)?;
+    }
     Ok(len_bytes)
 }
