@@ -5,9 +5,9 @@ use std::ops::Range;
 
 const CACHE_LINE_BYTES: usize = 64;
 
-/// Rounds the start of `range` down to a multiple of 64 bytes. `range` is a byte range of an object whose first byte is
-/// the first byte of a cache line. [`prefetch`] advances in steps of 64 bytes from the start of its range. If the range
-/// started inside a cache line, `prefetch` could omit the last cache line.
+/// Rounds the start of `range` down to a multiple of 64 bytes. `range` contains offsets in an object that is aligned to
+/// 64 bytes. [`prefetch`] advances in steps of 64 bytes from the start of its range. If the range started inside a
+/// cache line, `prefetch` could omit the last cache line.
 pub(crate) const fn whole_lines(range: Range<usize>) -> Range<usize> {
     range.start - range.start % CACHE_LINE_BYTES..range.end
 }

@@ -11,8 +11,8 @@ pub use loom::{
 pub use std::sync::{Mutex, MutexGuard, atomic};
 
 /// Lets other threads run while the caller waits for one of them. `calls`: number of earlier calls in this wait. Every
-/// 1024th call sleeps for 100 us, because a thread of the scheduling policy SCHED_FIFO that only yields lets no thread
-/// of lower priority run. Returns whether the call slept.
+/// 1024th call sleeps for 100 us. Otherwise, under the scheduling policy SCHED_FIFO, the waiting thread would never let
+/// a thread of lower priority run. Returns whether the call slept.
 #[cfg(not(loom))]
 pub(crate) fn relax(calls: u32) -> bool {
     let sleeps = calls % 1024 == 1023;

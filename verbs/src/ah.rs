@@ -9,8 +9,8 @@ use roce::queue::Destination;
 use crate::error::Error;
 use crate::mr::{Pd, PdInner};
 
-/// An address handle (`ibv_ah`): an address vector for datagrams (UD). The drop destroys the address handle; a posted
-/// datagram that is not yet sent then fails with [`WcStatus::LocQpOpErr`](crate::WcStatus::LocQpOpErr).
+/// An address handle (`ibv_ah`): an address vector for datagrams (UD). The drop of an `Ah` destroys the address handle;
+/// a posted datagram that is not yet sent then fails with [`WcStatus::LocQpOpErr`](crate::WcStatus::LocQpOpErr).
 ///
 /// # Example
 /// The example sends a datagram to another queue pair of the device. The first 40 bytes of the receive are the GRH

@@ -140,8 +140,8 @@ const COMMENTS: [(&str, &str); 12] = [
 /// Reason why a configuration cannot be read, or cannot be written as TOML.
 #[derive(Debug, thiserror::Error)]
 pub enum ConfigError {
-    /// When read, the text is no TOML, has an unknown key, or a value out of its range. When written, the configuration
-    /// has a capture file whose path is not UTF-8.
+    /// Reading fails if the text is no TOML, or has an unknown key or a value out of range. Writing fails if the path
+    /// of the capture file is not UTF-8.
     #[error("{source_name}: {reason}")]
     Text {
         /// Name of the file or environment variable that was read; "configuration" if a configuration was written.
@@ -260,7 +260,7 @@ pub fn node_guid(port: &PortSpec, mac: Option<Mac>) -> [u8; 8] {
     [a ^ 2, b, c, 0xff, 0xfe, d, e, f]
 }
 
-/// Probabilities, written as a number or as text.
+/// TOML values of probabilities: read from a number (0.05) or a text ("5 %"), always written as a number.
 mod chance {
     use super::{Deserialize, Probability};
     use serde::de::Error as _;

@@ -434,8 +434,8 @@ impl Shared {
     /// application threads makes the background thread stop. Otherwise tries `LOCK_TRIES` times to lock the engine and
     /// poll. If all tries fail, calls `relax`, because the thread that has the lock may be waiting for a processor.
     ///
-    /// `spin` and `relax` sleep at long intervals. Without these sleeps, a caller of the scheduling policy SCHED_FIFO
-    /// on the processor of the thread that has the lock would wait for ever.
+    /// `spin` and `relax` sleep at long intervals. Without these sleeps, a calling thread with the scheduling policy
+    /// SCHED_FIFO would wait for ever if the thread that has the lock is on the same processor.
     #[cold]
     #[inline(never)]
     fn drive_later(&self) -> Result<(), Error> {
@@ -615,8 +615,8 @@ impl Shared {
         result
     }
 
-    /// Applies the configuration of the kernel's interface to the port: addresses, MTU, and on a dedicated port
-    /// gateways. Queue pairs keep their source addresses and path MTUs.
+    /// Applies the configuration of the kernel's interface to the port: addresses and MTU, and also the gateways if the
+    /// port is dedicated. Queue pairs keep their source addresses and path MTUs.
     pub(crate) fn set_interface(&self, interface: &Interface) {
         let config = interface_neighbour(self.port.kind, interface);
         // `mtu=` in the name of the port can exceed the new MTU; then the new MTU applies.
@@ -653,7 +653,8 @@ impl Shared {
         self.inspect().raise_fatal(format!("the network interface {name} was removed"));
     }
 
-    /// Reports that the link came up or went down. If it came up, announces the addresses of a dedicated port.
+    /// Called when the link came up or went down: queues `Event::PortActive` or `Event::PortError` for the application.
+    /// If the link is up and the port is dedicated, announces the addresses of the port.
     pub(crate) fn link_changed(&self, is_up: bool) {
         tracing::info!(port = %self.port, "the link is {}", if is_up { "up" } else { "down" });
         let mut driven = self.inspect();

@@ -50,7 +50,7 @@ pub enum OpenError {
         /// Name of the interface.
         interface: String,
     },
-    /// The process may not have as many files open as a device needs.
+    /// RLIMIT_NOFILE permits fewer open files than a device needs.
     #[error(transparent)]
     TooFewDescriptors(#[from] TooFewDescriptors),
     /// The memory for packet buffers could not be allocated.
@@ -192,7 +192,7 @@ pub enum Error {
         /// ID of the process that opened the device.
         pid: u32,
     },
-    /// The process may not open a further file.
+    /// RLIMIT_NOFILE permits no further open file.
     #[error(transparent)]
     TooFewDescriptors(#[from] TooFewDescriptors),
     /// Memory of the application cannot be registered.

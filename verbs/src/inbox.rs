@@ -35,9 +35,9 @@ pub(crate) struct Inbox<T, S = OwnedFd> {
     /// Number of events in `ready`, plus 1 after `close`. Waiters poll the file descriptor, which is readable while the
     /// number is above 0.
     count: S,
-    /// The process that created the inbox. A forked process shares the file descriptor with this process, so in the
-    /// forked process `take` has no effect. Except `take`, no function that changes the inbox is called in a forked
-    /// process.
+    /// The process that created the inbox. A process forked from the creator shares the file descriptor with the
+    /// creator, so in the forked process `take` has no effect. Except `take`, no function that changes the inbox is
+    /// called in a forked process.
     process: Process,
 }
 

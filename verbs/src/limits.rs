@@ -9,7 +9,7 @@ use rustix::process::{Resource, getrlimit};
 /// the descriptors on which threads sleep.
 pub const DESCRIPTORS_PER_DEVICE: u64 = 40;
 
-/// The process may not open enough further files.
+/// RLIMIT_NOFILE permits fewer further open files than needed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error(
     "{what} needs {needed} file descriptors; this process has {open} open, and may have {limit} (RLIMIT_NOFILE). Raise the limit: `ulimit -n {raised}`; systemd: LimitNOFILE={raised}; docker run --ulimit nofile={raised}",
@@ -20,7 +20,7 @@ pub struct TooFewDescriptors {
     pub what: &'static str,
     /// Number of descriptors that the object needs.
     pub needed: u64,
-    /// Number of descriptors below `limit` that the process has open.
+    /// Number of open descriptors of the process. Descriptors whose values are `limit` or more are not counted.
     pub open: u64,
     /// Limit of the process.
     pub limit: u64,

@@ -24,7 +24,9 @@ impl LinkWatch {
         self.interface.as_ref().map(InterfaceWatch::notifications)
     }
 
-    /// Applies the changes since the previous call to the device, and reports them as asynchronous events.
+    /// If link, addresses, gateways or MTU have changed since the previous call of `follow`, updates the device, and
+    /// delivers asynchronous events of the device for a new link state or new GIDs. If the interface was removed,
+    /// puts the device in a fatal error.
     pub(crate) fn follow(&mut self, shared: &Shared) {
         if let Some(interface) = &mut self.interface {
             match interface.poll() {

@@ -55,8 +55,8 @@ pub(crate) fn relax() -> bool {
     sleeps
 }
 
-/// Of this number of calls of [`spin`] by a thread with the same `progress`, the last call sleeps. Sleeps must be rare:
-/// if the thread that has the lock runs on another processor, a sleep of the caller is of no use.
+/// If a thread calls [`spin`] this number of times with the same `progress`, the last of these calls sleeps. Sleeps
+/// must be rare: if the thread that has the lock runs on another processor, a sleep of the caller is of no use.
 const SPINS_PER_SLEEP: u32 = 1 << 16;
 
 thread_local! {

@@ -115,7 +115,7 @@ impl ContextObjects {
         self.shared().listeners.add(object, listener);
     }
 
-    /// Destroys `object`. If two threads destroy the same object, the call of the engine fails in the second thread. No
+    /// Destroys `object`. If two threads destroy the same object at the same time, one of the two calls fails. No
     /// thread removes a new object of the same number from `owned`, because the number is in quarantine.
     fn destroy(&self, object: Object) -> Result<(), Error> {
         self.known(object)?;

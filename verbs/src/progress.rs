@@ -5,7 +5,7 @@
 //!   background thread                                 open, close of a device
 //!   takes the servers that joined                   adds a server to `joining`, rings the bell
 //!   drops the servers of devices that are closed    sets `stopping`, rings the device's bell, waits until the
-//!   each server that does not rest takes a turn       server is dropped
+//!   calls `turn` of each server that does not rest    server is dropped
 //!   if each server rests: sleeps until the end of
 //!     the first rest, or a descriptor of a server
 //!   resumes the servers whose rest has ended
@@ -31,8 +31,8 @@ use crate::slice;
 
 pub(crate) const THREAD_NAME: &str = "roce-progress";
 
-/// Longest turn of a server while the process has several devices. One device in use delays another device by at most
-/// this time.
+/// Longest time for which a call of [`BackgroundServer::turn`] drives an engine while the process has several devices.
+/// One device in use delays another device by at most this time.
 const TURN_MAX: Duration = Duration::from_micros(20);
 /// Number of panics of a server after which the background thread drops the server.
 const PANICS_MAX: u32 = 2;
@@ -121,7 +121,7 @@ impl Membership {
 struct Slot {
     id: ServerId,
     server: BackgroundServer,
-    /// The time in which the server rests; `None` while the server takes turns.
+    /// The time in which the server rests; `None` while the thread calls [`BackgroundServer::turn`] in its loop.
     rest: Option<Rest>,
     panics: u32,
 }

@@ -1,5 +1,5 @@
-//! The application's ends of the queues of an object, which threads use without the engine's lock. Each end has a lock
-//! of its own.
+//! Types through which application threads post work requests, and poll and arm completion queues, without the engine's
+//! lock. Each queue has a lock of its own for its posts or polls.
 
 use std::sync::Arc;
 
@@ -105,7 +105,7 @@ impl QpQueues {
     }
 }
 
-/// Posts of several send work requests. The drop of the batch makes the work requests visible to the engine, and locks
+/// A batch of posted send work requests. The drop of the batch makes the work requests visible to the engine, and locks
 /// the engine at most once.
 pub struct SendBatch<'a> {
     // Dropped first: the send queue is unlocked before the engine may be locked.

@@ -83,12 +83,12 @@ pub(crate) struct Sleep<B = OwnedFd> {
     /// Time at which the sleeping server wakes by itself, in nanoseconds of the engine's clock; `AWAKE` while no server
     /// sleeps. Written with the engine locked.
     until: AtomicU64,
-    /// Time at which the background thread wakes by itself; the value of `until` after the leader has left.
+    /// Time at which the background thread wakes by itself. A leader that leaves copies this time to `until`.
     background_until: AtomicU64,
     /// Whether a thread in `CompChannel::wait` is the server.
     led: AtomicBool,
-    /// Whether application threads that poll have taken over the port from the background thread, which looks at
-    /// intervals whether they still poll.
+    /// Whether application threads that poll have taken over the port. Meanwhile the background thread naps, and checks
+    /// after each nap whether these threads still poll.
     watching: AtomicBool,
     background_bell: B,
     leader_bell: B,

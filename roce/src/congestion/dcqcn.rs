@@ -248,8 +248,8 @@ impl Limiter {
         self.decrease_at.map_or(self.increase_at, |at| at.min(self.increase_at))
     }
 
-    /// Updates alpha for each period until `now`. Because `on_cnp` calls this function before it sets `notified`, a CNP
-    /// can have been received only in the first of these periods.
+    /// Updates alpha for each period from `alpha_at` to `now`. `notified` applies to the first of these periods only,
+    /// because `on_cnp` first updates alpha and then sets `notified`.
     fn update_alpha(&mut self, parameters: &DcqcnParameters, now: Instant) {
         let period_nanos = nanos(parameters.dce_tcp_rtt);
         let updates = now.nanos_since(self.alpha_at) / period_nanos;

@@ -1,15 +1,15 @@
 //! Loss window: the largest number of packets in flight under improved go-back-N, where a loss causes the
-//! retransmission of all packets in flight. Under selective repeat the loss window limits the PSNs sent from una on,
-//! and only packets dropped by a full reorder buffer count as losses. No limit applies before the first loss, and after
-//! the window has grown beyond `LOSS_WINDOW_PKTS_MAX`.
+//! retransmission of all packets in flight. Under selective repeat the loss window limits `max_sent - una`, and only
+//! packets dropped by a full reorder buffer count as losses. No limit applies before the first loss, and after the
+//! window has grown beyond `LOSS_WINDOW_PKTS_MAX`.
 //!
 //! ```text
 //!   loss without a limit:    a third of the packets acknowledged while no limit applied,
-//!                            at most 3/4 of the packets sent from una on
-//!   loss with a limit:       window * 3/4, at most 3/4 of the packets sent from una on
+//!                            at most 3/4 of max_sent - una
+//!   loss with a limit:       window * 3/4, at most 3/4 of max_sent - una
 //!   a window acknowledged without a loss:    window * 9/8
-//!   If 29 % of the windows have a loss, the window is constant on average. If 1 % of the packets are lost, this is the
-//!   case at a window of 34 packets.
+//!   If 29 % of the windows have a loss, the window is constant on average. If 1 % of the packets are lost, 29 % of the
+//!   windows of 34 packets have a loss.
 //! ```
 
 #[derive(Clone, Copy, Debug)]
@@ -37,8 +37,8 @@ impl LossWindow {
         self.window_pkts
     }
 
-    /// Records `acked_pkts` newly acknowledged packets. If `lost` is true, one of the `sent_pkts` packets sent from una
-    /// on was lost, and the window shrinks.
+    /// Records `acked_pkts` newly acknowledged packets. If `lost` is true, a packet was lost, and the window shrinks.
+    /// `sent_pkts` is `max_sent - una`.
     #[inline]
     pub(crate) fn on_ack_event(&mut self, acked_pkts: u32, sent_pkts: u32, lost: bool) {
         self.acked_pkts = self.acked_pkts.saturating_add(acked_pkts);

@@ -46,10 +46,9 @@ impl CongestionScheme {
         }
     }
 
-    /// Returns the window, in packets, from which `RecoveryScheme::read_pkts_max` computes the maximum number of
-    /// responses to one READ request under selective repeat: half of this window or, if `max_rd_atomic` is 1, the whole
-    /// window. Under Swift and Timely, the result is at most `2 * window_pkts / max_rd_atomic`, so that the responses
-    /// to one READ request fit even a reduced window.
+    /// Returns the `window_pkts` to pass to `RecoveryScheme::read_pkts_max`, which computes the maximum number of
+    /// responses to one READ request. The returned number is the window of this scheme; under Swift and Timely, at most
+    /// `2 * window / max_rd_atomic`, so that the responses to one READ request fit even a reduced window.
     pub fn read_window_pkts(&self, max_rd_atomic: u8) -> u32 {
         let window_pkts = self.window_pkts();
         if !self.follows_round_trip() {

@@ -5,7 +5,7 @@
 //!   rtt < t_low:    rate += add_step
 //!   rtt > t_high:   rate *= 1 - beta * (1 - t_high / rtt)
 //!   otherwise:      gradient = smoothed difference of round trips / min_rtt
-//!       <= 0:       rate += add_step; 5 * add_step from the hai_threshold-th such sample in a row on
+//!       <= 0:       rate += add_step; 5 * add_step after hai_threshold - 1 such samples in a row
 //!       > 0:        rate *= 1 - beta * gradient, with a gradient of at most 1
 //! ```
 

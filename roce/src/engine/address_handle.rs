@@ -8,10 +8,10 @@
 //!                                                                                     source MAC, addresses, VLAN
 //! ```
 //!
-//! The users of an address handle are connected queue pairs, from RTR to RESET or to their destruction, and numbers
-//! (`AhId`). If an application creates an address handle for datagrams (`datagram`), the application gets a new number;
-//! the address handle of the address vector may exist already. Each user uses one address handle, so there are at most
-//! as many address handles as users.
+//! An address handle has two kinds of users: connected queue pairs and numbers (`AhId`). A queue pair is a user from
+//! RTR until its reset or destruction. If an application creates an address handle for datagrams (`datagram`), the
+//! application gets a new number; the address handle of the address vector may exist already. Each user uses one
+//! address handle, so there are at most as many address handles as users.
 
 use std::collections::BTreeMap;
 

@@ -110,8 +110,9 @@ fn is_in_order(qp: &Qp, packet: &Packet<'_>) -> bool {
     }
 }
 
-/// If `packet` is a request with the expected PSN, or a response to a PSN sent from una on, stores its UDP source port.
-/// All later packets of the PSN space (requests or responses) must have this UDP source port.
+/// If `packet` is a request with the expected PSN, or a response with a PSN from una to the highest PSN sent, stores
+/// the UDP source port of `packet`. All later packets of the PSN space (requests or responses) must have this UDP
+/// source port.
 #[cold]
 pub(super) fn bind_source_port(qp: &mut Qp, packet: &Packet<'_>) {
     if !is_in_order(qp, packet) {

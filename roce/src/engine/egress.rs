@@ -16,7 +16,7 @@ use crate::qp::emit::PacketBuilder;
 use crate::qp::rc::Responses;
 
 impl<P: Port> Engine<P> {
-    /// Sends packets of scheduled queue pairs, and returns the number of packets sent.
+    /// Sends packets and executes local operations of scheduled queue pairs, and returns the number of both.
     #[inline]
     pub(super) fn transmit(&mut self, outgoing: Outgoing) -> u32 {
         if self.tx_ready.is_empty() { 0 } else { self.transmit_scheduled(outgoing) }
@@ -134,8 +134,8 @@ impl<P: Port> Engine<P> {
     /// Sends the responses due of the queue pair with index `slot`, as far as the port takes them and congestion
     /// control permits, but at most `LAST_RESPONSES_PKTS`; the others are discarded. Called before the application
     /// destroys the queue pair or changes its state to RESET or ERR, after which no response may be sent (IBA 10.3.1).
-    /// If an application ends as soon as it has received its last message, the ACK of this message is still delayed.
-    /// Without this call the peer would never receive this ACK, and its retry count would be used up.
+    /// If an application ends as soon as it has received its last message, the ACK of this message is due, but not yet
+    /// sent. Without this call the peer would never receive this ACK, and the retry count of the peer would be used up.
     #[cold]
     pub(super) fn send_last_responses(&mut self, slot: usize) {
         let Some(qp) = self.qps.at_mut(slot) else { return };

@@ -65,9 +65,9 @@ impl<P: Port> Engine<P> {
         self.port.free_frames(&mut frames);
         self.frames = frames;
         self.report_srq_limits();
-        // If no queue pair is scheduled, the engine leaves its epoch here, else at the end of the transmission. If the
-        // engine left its epoch at the end of `poll` instead, each idle poll would have to check whether the engine is
-        // inside its epoch.
+        // The engine uses memory regions only between `enter` and `leave`. If a queue pair is scheduled, the
+        // transmission calls `leave`. If `poll` called `leave` at its end instead, each idle poll would have to check
+        // whether `enter` was called.
         if self.tx_ready.is_empty() {
             self.memory.leave();
         }

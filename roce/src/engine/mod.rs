@@ -122,8 +122,8 @@ impl EngineConfig {
 pub struct Progress {
     /// Frames received, including dropped frames.
     pub rx_frames: usize,
-    /// Sum of the RoCE packets sent, the due CNPs discarded and the local operations executed. ARP, neighbour discovery
-    /// and ICMP frames are not counted.
+    /// Sum of three counts: RoCE packets sent; local operations executed; CNPs that were due and were discarded. ARP,
+    /// neighbour discovery and ICMP frames are not counted.
     pub tx_pkts: u32,
     /// Whether the bounds of one poll left work undone; if so, the next poll is due at once.
     pub more: bool,
@@ -615,8 +615,9 @@ impl<P: Port> Engine<P> {
     }
 
     fn collect_events(&mut self) {
-        // `take_notified` is called first, because it also finds completion queues in which the ring of another engine
-        // overflowed. `take_overflowed` then returns these completion queues.
+        // Each engine writes completions to a ring of its own in each completion queue. If the ring of another engine
+        // overflowed, `take_notified` adds the completion queue to those that `take_overflowed` returns. Therefore
+        // `take_notified` is called first.
         while let Some(cq) = self.cqs.take_notified() {
             self.events.push_back(Event::Completion(cq));
         }

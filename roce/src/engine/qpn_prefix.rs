@@ -12,8 +12,8 @@ const PREFIX_BITS_MAX: u8 = 6;
 /// High bits of all QPNs of a device; `bits` is their number, 0 to 6.
 ///
 /// ```text
-///   bit  23 .. 24-bits   23-bits .. 0
-///        | prefix       | random     |
+///   bit  23 .. (24 - bits)   (23 - bits) .. 0
+///        | prefix           | random        |
 /// ```
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct QpnPrefix {

@@ -108,8 +108,8 @@ mod routines {
     use std::sync::Once;
     use std::sync::atomic::{AtomicBool, Ordering};
 
-    /// Smallest `rdx`, in bytes, for which the routines use 64-byte registers. This minimum covers at most 63 bytes up
-    /// to an aligned address, and then one round of four registers (256 bytes).
+    /// Smallest `rdx`, in bytes, for which the routines use 64-byte registers. The loop starts at most 63 bytes after
+    /// the first byte, at an aligned address, and its first round stores 256 bytes: together fewer than 320 bytes.
     const AVX512_BYTES_MIN: usize = 320;
 
     static HAS_AVX: AtomicBool = AtomicBool::new(false);

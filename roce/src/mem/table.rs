@@ -39,7 +39,7 @@ struct Place {
     region: AtomicPtr<MemoryRegion>,
 }
 
-/// The hash table. At most half of its places are used, so that each search ends at an empty place.
+/// The hash table. At most half of its places are used, so that the search for an absent key ends at an empty place.
 #[derive(Debug)]
 struct Places(Box<[Place]>);
 

@@ -28,8 +28,8 @@ counters! {
         ignored,
         /// Frames dropped because of a wrong checksum or another violation of their protocol.
         malformed,
-        /// Frames dropped because no address of this port has their VLAN, or because they claim the IP address of a
-        /// neighbour on another VLAN.
+        /// Frames dropped because no address of this port has the VLAN of the frame, or because the frame claims the IP
+        /// address of a neighbour whose VLAN differs from that of the frame.
         wrong_vlan,
         /// Frames in which another station claims an IP address or the Ethernet address of this port.
         address_conflicts,

@@ -157,8 +157,8 @@ impl GidTable {
     }
 
     /// Makes `addresses` (each with its prefix length in bits) the addresses of this table, beside the link-local GID.
-    /// All addresses get the VLAN `vlan`. If the table already has an address with the same prefix length and VLAN,
-    /// this address keeps its GID index.
+    /// All addresses get the VLAN `vlan`. If an entry of the table is equal to one of the new entries (IP address,
+    /// prefix length and VLAN), this entry keeps its GID index.
     ///
     /// # Errors
     /// The first error of [`GidTable::add`]. The addresses without an error are in the table nevertheless.

@@ -21,7 +21,7 @@ use super::staging::Staging;
 use super::{Payload, Port, PortCaps};
 use crate::time::Instant;
 
-/// Largest number of frames that overtake a held frame without being held themselves.
+/// A held frame is passed on at the latest when this number of later frames, none of them held, have been passed on.
 const REORDER_FRAMES_MAX: u32 = 8;
 /// Largest number of polls (calls of `rx_burst` or `tx_flush`) for which a frame is held.
 const REORDER_POLLS_MAX: u32 = 64;
@@ -234,8 +234,8 @@ impl<P: Port> Fault<P> {
         }
     }
 
-    /// Sets the loss probability of the impaired directions. If all probabilities in [`Fault::new`] were 0, the call
-    /// has no effect.
+    /// Sets the loss probability of the directions that [`FaultConfig::direction`] names. If all probabilities of this
+    /// [`FaultConfig`] are 0, the call has no effect.
     pub fn set_drop_probability(&mut self, probability: Probability) {
         self.rx.drop = probability.into();
         self.tx.drop = probability.into();

@@ -322,7 +322,7 @@ mod tests {
         assert_eq!(disposition, Disposition { is_dropped: true, ..expected });
     }
 
-    /// Returns the impairment of an action and its numbers.
+    /// Returns the impairment for the action `name` with the numbers `micros` and `behind`.
     fn read(name: &str, micros: Option<u64>, behind: Option<u32>) -> Result<Impairment, String> {
         let action: Action = name.parse().map_err(|error: UnknownAction| error.to_string())?;
         assert_eq!(action.to_string().parse(), Ok(action));

@@ -165,9 +165,9 @@ pub struct QpAttr {
 }
 
 impl QpAttr {
-    /// Returns the attributes that `service` supports: for an unreliable connection, without responder resources,
-    /// `max_rd_atomic`, timers and retry counts; for unreliable datagrams, also without the attributes of a peer and of
-    /// its requests.
+    /// Returns the attributes that `service` supports. RC supports all attributes. UC supports all except responder
+    /// resources, `max_rd_atomic`, timers and retry counts. UD supports only states, P_Key index, port number, Q_Key
+    /// and `sq_psn`.
     pub fn of_service(self, service: ServiceType) -> QpAttr {
         match service {
             ServiceType::Rc => self,

@@ -10,8 +10,9 @@ pub(crate) enum Receives {
     Shared(Box<SharedReceive>),
 }
 
-/// The receive that a queue pair took from its SRQ, at the first packet that needed a receive. Before this receive
-/// completes, other queue pairs may take later receives of the SRQ (IBA 10.2.9).
+/// The receive that a queue pair took from its SRQ when the queue pair checked the first packet that needs the receive:
+/// the first packet of a SEND, or the last packet of a WRITE with immediate. Before this receive completes, other queue
+/// pairs may take later receives of the SRQ (IBA 10.2.9).
 pub(crate) struct SharedReceive {
     srq: SrqId,
     /// Protection domain of the SRQ, and of the memory regions of its receives.

@@ -113,7 +113,7 @@ pub fn segment(op: &SendOp, len_bytes: u32, index: u32, mtu_bytes: u32, is_numbe
     let rest_bytes = len_bytes - offset;
     let (is_first, is_last) = (index == 0, rest_bytes <= mtu_bytes);
     let (opcodes, remote, imm) = match *op {
-        // Local operations are executed when they start, and are never segmented (`local`).
+        // Local operations are executed when they start, and are never segmented (module `local`).
         SendOp::LocalInvalidate { .. } => unreachable!("a local operation has no packets"),
         SendOp::Send if is_numbered => (&NUMBERED_SEND, None, None),
         SendOp::SendWithImm { imm } if is_numbered => (&NUMBERED_SEND_WITH_IMM, None, Some(imm)),

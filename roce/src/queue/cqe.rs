@@ -88,7 +88,7 @@ pub enum NetworkHeader {
 
 /// A completion: `struct ibv_wc`. After an error only `wr_id`, `status` and `qpn` are valid.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[repr(C)] // the order puts fields that are constants for sends side by side
+#[repr(C)] // `src_qpn`, `status` and `grh`, constant in successful CQEs of sends, lie within 8 bytes
 pub struct Cqe {
     /// The application's number of the work request, as posted.
     pub wr_id: u64,
@@ -109,7 +109,7 @@ pub struct Cqe {
 }
 
 impl Cqe {
-    /// Returns the completion of a work request that received no datagram, without immediate data.
+    /// Returns the completion of a work request that received neither a datagram nor immediate data.
     #[inline(always)]
     pub(crate) fn new(wr_id: u64, status: WcStatus, opcode: WcOpcode, len_bytes: u32, qpn: Qpn) -> Self {
         Cqe { wr_id, status, opcode, len_bytes, imm: None, qpn, src_qpn: Qpn::default(), grh: None }

@@ -176,7 +176,7 @@ fn a_completion_is_polled_or_notified() {
         let (shared, mut poller) = SharedCq::new(CqId(1), 1);
         let notifier = poller.notifier();
         let writer = thread::spawn(move || {
-            // The engine creates its ring of the queue in this thread, while the main thread polls.
+            // `new` adds a ring for the completions of this engine to the queue, while the main thread polls.
             let mut engine = CompletionQueue::new(&shared);
             engine.write(success(1), false);
             engine.is_notification_due()

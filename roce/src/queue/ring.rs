@@ -38,8 +38,8 @@ pub(super) const CELLS_MIN: u32 = 8;
 #[repr(align(128))]
 pub(crate) struct Apart;
 
-/// No space between the positions of producer and consumer, for the many rings of a device with many queue pairs: a
-/// message then needs one cache line of a ring besides its element.
+/// No space between the positions of producer and consumer, for the many rings of a device with many queue pairs:
+/// besides the cache line of an element, producer and consumer then access only one line, that of both positions.
 pub(crate) type Together = ();
 
 /// Memory of one element. A cell is empty, or contains an element that is published and not yet released.

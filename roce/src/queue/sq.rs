@@ -75,7 +75,7 @@ impl Wqe for SendWqe {
 }
 
 impl SendPoster {
-    /// Makes the send queue, that of a queue pair of UD, accept datagrams.
+    /// Makes the send queue accept datagrams. Called only if the queue pair is of UD.
     pub(crate) fn with_datagrams(mut self) -> Self {
         self.work.accept_datagrams();
         self

@@ -1,9 +1,10 @@
-//! Common part of send and receive queues: a ring of work requests, and a ring of the scatter/gather entries after the
-//! first of each list. A work request and its entries are staged first: written to the rings, but not yet published.
+//! Common part of send and receive queues: a ring of work requests, and a ring of scatter/gather entries. The first
+//! entry of a list is in the work request, all further entries are in the ring of entries. A work request and its
+//! entries are staged first: written to the rings, but not yet published.
 //!
 //! ```text
-//!   application   publishes entries, then work requests     the engine finds the entries of each work request
-//!   engine        releases entries, then the work request   room for a work request implies room for its entries
+//!   application   publishes entries, then work requests:     so the engine finds the entries of each work request
+//!   engine        releases entries, then the work request:   so room for a work request implies room for its entries
 //! ```
 
 use std::sync::Arc;
@@ -55,8 +56,8 @@ impl PosterConfig {
 #[repr(align(64))]
 pub(super) struct WorkPoster<W> {
     wqes: Producer<W>,
-    /// Ring of the scatter/gather entries after the first of each list; `None` if no list may have more than one entry.
-    /// Boxed, so that the poster takes one cache line.
+    /// Ring of all scatter/gather entries except the first entry of each list; `None` if all lists have at most one
+    /// entry. Boxed, so that the poster takes one cache line.
     sges: Option<Box<Producer<Sge>>>,
     doorbells: Arc<Doorbells>,
     slot: u32,
@@ -72,8 +73,8 @@ const _: () = assert!(size_of::<WorkPoster<SendWqe>>() == 64);
 
 pub(super) struct WorkQueue<W> {
     wqes: Consumer<W>,
-    /// Ring of the scatter/gather entries after the first of each list; `None` if no list may have more than one entry.
-    /// Boxed, so that the fields that every work request needs take fewer cache lines.
+    /// Ring of all scatter/gather entries except the first entry of each list; `None` if all lists have at most one
+    /// entry. Boxed, so that the fields that every work request needs take fewer cache lines.
     sges: Option<Box<Consumer<Sge>>>,
 }
 

@@ -54,7 +54,8 @@ pub(crate) enum ResponseState {
 /// The transmission that elicited a response, if the request was retransmitted as a probe.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Answers {
-    /// Either the first transmission or the probe: the response is an ACK, or the last response of a READ request.
+    /// The first transmission or the probe; the response does not show which. The response is an ACK, or the last
+    /// response of a READ request.
     Any,
     /// The first transmission: the response is a FIRST or MIDDLE of a READ. The probe of a READ elicits only one
     /// response, an ONLY.
@@ -80,7 +81,7 @@ pub(crate) struct RecoveryResult {
     pub acked_pkts: u32,
     /// Number of packets that selective repeat newly marked lost.
     pub lost_pkts: u32,
-    /// Go-back-N set the PSN to be sent next to una: packets from una on are retransmitted.
+    /// Go-back-N moved `next_psn` back to una: packets from una on are retransmitted.
     pub has_gone_back: bool,
     /// The response shows that requests were executed: the RNR retry count is restored.
     pub is_executed: bool,

@@ -31,13 +31,13 @@ pub(crate) enum Acknowledgement {
     /// The response acknowledges all PSNs below `next`, and shows that `next` was lost: the response is a NAK (PSN
     /// sequence error), or an implied NAK (the READ response `next` is missing).
     Lost {
-        /// The first PSN to retransmit, and the new una.
+        /// PSN of the lost packet. una advances to this PSN, and retransmission begins with this PSN.
         next: Psn,
     },
     /// The READ response `psn` was received and placed, but the READ response `next`, below `psn`, is missing: an
     /// implied NAK.
     Received {
-        /// PSN of the first missing READ response, and the new una.
+        /// PSN of the first missing READ response; una advances to this PSN.
         next: Psn,
         psn: Psn,
     },
@@ -154,10 +154,10 @@ impl GoBackN {
     }
 
     /// Returns the number of responses to a READ request that begins at [`GoBackN::next_psn`]: the responses below
-    /// `lost_end`, at most the rest of the READ (`rest_pkts`). The READ request also covers received responses between
-    /// missing responses. With one READ request for each gap, a response of a lower gap could not be requested once
-    /// more: Linux's rxe drops a duplicate READ request that begins below an earlier duplicate READ request of the
-    /// same READ.
+    /// `lost_end`, at most the rest of the READ (`rest_pkts`). This number includes received responses between missing
+    /// responses. If each gap had a READ request of its own, a response of a lower gap could not be requested once
+    /// more, because Linux's rxe drops a duplicate READ request that begins below an earlier duplicate READ request of
+    /// the same READ.
     pub(crate) fn read_part(&self, rest_pkts: u32) -> u32 {
         self.lost_end.index_in(self.next, rest_pkts).filter(|part| *part > 0).unwrap_or(rest_pkts)
     }

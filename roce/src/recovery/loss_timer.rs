@@ -24,16 +24,16 @@ use crate::time::{Instant, OptionalInstant};
 ///   response after a probe                    packets above the probe are taken as
 ///   NAK                                       lost, from the PSN of the NAK on
 ///   FIRST or MIDDLE of a READ                 in flight: the response is of una's first transmission
-///   LAST or ONLY before the end of a READ     lost: the response is of the probe
-///   acknowledges more than the probe          in flight: no gap at una (go-back-N responders drop all above a gap)
+///   LAST or ONLY below the last PSN of a READ lost: the response is of the probe
+///   acknowledges more than the probe          in flight: una was not lost, or the responder buffers packets above una
 ///   acknowledges the probe alone,
 ///     < 1/4 shortest RTT after the probe      in flight: the ACK is of una's first transmission (Eifel, RFC 3522)
 ///     before the first round-trip sample      in flight; if a timeout precedes the next ACK, lost (F-RTO, RFC 5682)
 ///     otherwise                               lost; if the next ACK is < 1/4 shortest RTT after this ACK, in flight
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-// 8 bits wide, because the compiler encodes the states of enclosing enums in the tag with the most unused values, which
-// must be the 64-bit tag of `qp::rc::Responses`.
+// The compiler encodes the variants of an enclosing enum in unused values of one inner tag: in the tag with the most
+// unused values. This must be the 64-bit tag of `qp::rc::Responses`, so the tag of `Probe` has only 8 bits.
 #[repr(u8)]
 enum Probe {
     None,
@@ -372,7 +372,7 @@ impl LossTimer {
 
     /// Returns whether the local ACK timeout has passed; `None` if the timer has not expired or was rearmed, or if all
     /// packets are acknowledged. If true, the caller uses up a retry, and the local ACK timeout begins anew. Under
-    /// go-back-N, if the timer has expired, moves the PSN to send next back to una and returns true.
+    /// go-back-N, if the timer has expired, moves [`Recovery::next_psn`] back to una and returns true.
     pub(crate) fn take_expired(&mut self, recovery: &mut Recovery, now: Instant) -> Option<bool> {
         if !self.timer.take_expired(now) {
             return None;

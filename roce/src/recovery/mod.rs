@@ -314,7 +314,7 @@ impl Recovery {
         }
     }
 
-    /// Processes a response: marks packets acknowledged and lost.
+    /// Processes a response: marks packets as acknowledged, or as lost.
     // Always inlined, because otherwise the result would be returned in memory.
     #[inline(always)]
     pub(crate) fn on_event(
@@ -338,7 +338,7 @@ impl Recovery {
         }
     }
 
-    /// Under go-back-N, moves the PSN to send next back to una, after a local ACK timeout or an RNR NAK.
+    /// Under go-back-N, moves [`Recovery::next_psn`] back to una, after a local ACK timeout or an RNR NAK.
     pub(crate) fn go_back(&mut self) {
         if let Recovery::GoBackN(scheme) = self {
             scheme.on_timeout();

@@ -143,8 +143,8 @@ impl ResponderRecovery {
 impl GapNaks {
     /// Returns whether a NAK is due.
     fn on_out_of_order(&mut self, OutOfOrderRequest { psn, first, .. }: OutOfOrderRequest) -> bool {
-        // If the packet that elicited the last NAK is received again, the peer has retransmitted all packets from una
-        // on, and the retransmission of una was lost.
+        // If the packet that elicited the last NAK is received again, the peer has retransmitted all packets from the
+        // expected PSN on, and the retransmission of the expected PSN was lost.
         let lost_again = self.is_improved && self.has_nak_cause && self.nak_cause == psn;
         if first {
             (self.has_nak_cause, self.nak_cause) = (true, psn);

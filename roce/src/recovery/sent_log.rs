@@ -371,7 +371,7 @@ impl SentLog {
         }
     }
 
-    /// Records that the peer has sent all responses to READ requests that were sent before the request `psn`.
+    /// Records that the peer has responded to all READ requests that this requester sent before the request `psn`.
     pub(crate) fn on_responses_sent(&mut self, psn: Psn, time: AckTime) {
         if self.tracked(psn).is_some() {
             self.raise_largest_acked(PsnSpace::Response, psn, time);
@@ -424,9 +424,9 @@ impl SentLog {
         self.advance();
     }
 
-    /// Called when an ACK acknowledges PSNs from `first` on. If the ACK of the PSN below `first` was doubtful, and
-    /// `first` was sent once, the first transmission of the PSN below `first` elicited the doubtful ACK: restores the
-    /// value that `largest_acked` had before the doubtful ACK (F-RTO, RFC 5682 section 2.1 step 3).
+    /// Called when an ACK acknowledges PSNs from `first` on. If the ACK of PSN `first` - 1 was doubtful, and PSN
+    /// `first` was sent only once, the first transmission of PSN `first` - 1 elicited the doubtful ACK. Then restores
+    /// the value that `largest_acked` had before the doubtful ACK (F-RTO, RFC 5682 section 2.1 step 3).
     #[inline]
     fn decide_doubtful(&mut self, first: Psn) {
         let Some((psn, largest_acked)) = self.doubtful.take_if(|(psn, _)| psn.plus(1) == first) else {
@@ -608,8 +608,8 @@ impl SentLog {
             PsnSpace::Response => (0, executed),
             PsnSpace::Request => (executed, self.sent()),
         };
-        // Above the highest retransmitted PSN, numbers rise with PSNs, so the scan ends at the first packet in flight
-        // above this PSN that the scan does not mark lost.
+        // Above the highest retransmitted PSN, numbers rise with PSNs. Therefore, if a packet in flight above this PSN
+        // is not marked lost, the scan ends.
         let last = self.retransmitted.last_in(self.una, to);
         let ordered_from = last.map_or(0, |psn| psn.distance_from(self.una) + 1);
         let (mut newly, mut oldest, mut at) = (0, self.next_number, from);
@@ -640,7 +640,7 @@ impl SentLog {
         newly
     }
 
-    /// Marks the `count` PSNs from `first` on lost, even if acknowledged: the peer dropped the packets from its reorder
+    /// Marks lost the `count` PSNs from `first` on, even if acknowledged: the peer dropped the packets from its reorder
     /// buffer or sent an RNR NAK, or a probe timeout expired.
     pub(crate) fn retransmit(&mut self, first: Psn, count: u32) {
         for psn in (0..count.min(self.window_pkts())).map(|i| first.plus(i)) {

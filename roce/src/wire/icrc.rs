@@ -119,7 +119,7 @@ fn crc(register: u32, bytes: &[u8]) -> u32 {
 /// The fields that the ICRC covers and that may differ between transmissions of the same packet.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct RetransmitFields {
-    /// IPv4 identification; zero in IPv6 packets.
+    /// Identification of the IPv4 header; 0 if the packet is IPv6.
     ip_id: [u8; 2],
     ack_req: u8,
 }

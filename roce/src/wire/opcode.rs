@@ -3,7 +3,7 @@
 
 use std::fmt;
 
-/// Transport service of a packet. The engine processes `Rc`, `Uc`, `Manufacturer` and `Cnp`, and drops all others.
+/// Transport service of a packet. The engine drops packets of `Rd` and `Xrc`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Transport {
     /// Reliable connection.
@@ -263,8 +263,8 @@ impl Opcode {
         }
     }
 
-    /// Returns the opcode with its transport, bits 7 to 5 (IBA 9.2.1), replaced by `transport`: `Rc`, `Uc` or `Xrc`.
-    /// Operation and position do not change. `self` must be a standard opcode (below 0xC0).
+    /// Returns the opcode with its transport, bits 7 to 5 (IBA 9.2.1), replaced by `transport`: `Rc`, `Uc`, `Ud` or
+    /// `Xrc`. Operation and position do not change. `self` must be a standard opcode (below 0xC0).
     pub(crate) const fn of(self, transport: Transport) -> Opcode {
         let bits = match transport {
             Transport::Uc => 0x20,

@@ -16,8 +16,8 @@ use crate::id::{Gid, Mac, Qpn};
 /// Reason why a frame is not a valid RoCE v2 packet; [`ParseError::index`] selects the counter of the reason.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, thiserror::Error)]
 pub enum ParseError {
-    /// Not malformed: the protocol of the frame is not UDP (but ARP, ICMP or neighbour discovery), or the UDP
-    /// destination port is not [`ROCE_PORT`].
+    /// Not malformed: the protocol of the frame is not UDP (for example ARP or ICMP), or the UDP destination port is
+    /// not [`ROCE_PORT`].
     #[error("not a RoCE v2 packet")]
     NotRoce,
     /// The frame is shorter than its headers, or than the length in its IP header.
@@ -161,9 +161,9 @@ impl<'a> Packet<'a> {
         icrc::compute(self.l3) == Some(self.icrc)
     }
 
-    /// Returns whether the ICRC is right, as [`Packet::icrc_ok`] does, by code that is shared with rare packets. A second
-    /// caller of [`Packet::icrc_ok`] would make the compiler call it, which takes 20 instructions per packet, also in the
-    /// first.
+    /// Returns the same result as [`Packet::icrc_ok`], for packets to queue pairs of UD. With a second caller,
+    /// [`Packet::icrc_ok`] would not be inlined in the receive path of connections, which costs 20 instructions per
+    /// packet.
     pub(crate) fn icrc_ok_rare(&self) -> bool {
         self.has_fingerprint(&self.fingerprint())
     }

@@ -361,7 +361,7 @@ fn captured(name: &str) -> Vec<Vec<u8>> {
     frames
 }
 
-/// soft-RoCE, the receiver of the captured datagram over IPv4, wrote these bytes to its receive.
+/// `soft_roce` is the GRH area that soft-RoCE wrote to the receive of the captured IPv4 datagram.
 #[test]
 fn the_grh_area_is_that_of_soft_roce() {
     let soft_roce =

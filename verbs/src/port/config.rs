@@ -62,9 +62,9 @@ fn refuse_interface_keys(spec: &PortSpec) -> Result<(), OpenError> {
     Ok(())
 }
 
-/// Returns the MTU of a port in bytes: at most the MTU that fits into a packet buffer, and at most the MTU of `own`.
-/// `own`: MTU of the interface or device, the words for this interface or device in errors, and the remedy if `mtu=`
-/// exceeds this MTU.
+/// Returns the MTU of a port in bytes: at most the MTU that fits into a packet buffer, and at most `own.0`, the MTU of
+/// the interface or device. If `mtu=` exceeds `own.0`, and `own.0` is the lower of these bounds, the error contains
+/// `own.1`, which names the interface or device, and `own.2`, the remedy.
 fn mtu_bytes(spec: &PortSpec, own: (usize, &'static str, &'static str)) -> Result<usize, OpenError> {
     let buffer_bytes = if spec.kind == PortKind::AfXdp { XDP_MTU_BYTES } else { BUFFER_MTU_BYTES };
     let buffers = (buffer_bytes, "a packet buffer", "leave out mtu=");

@@ -23,8 +23,8 @@ pub struct DpdkPort {
     looped: VecDeque<Mbuf>,
 }
 
-/// Number of frames in `looped` from which on `tx_reserve` fails. A burst that was reserved before adds at most
-/// [`TX_QUEUE_FRAMES`] frames to `looped`.
+/// If `looped` has at least this number of frames, `tx_reserve` fails. Frames that are reserved already, at most
+/// [`TX_QUEUE_FRAMES`], may still be added to `looped`.
 const LOOPED_FRAMES_MAX: usize = TX_QUEUE_FRAMES;
 
 /// Largest number of mbufs that frames to the port's own MAC occupy.
@@ -80,8 +80,9 @@ impl DpdkPort {
         !self.looped.is_empty()
     }
 
-    /// Enables the loopback: from now on, the port receives the frames that it sends to its own MAC and to QPNs of its
-    /// prefix. A shared port then also receives such frames from other processes on the same interface.
+    /// Enables the loopback. From now on, if the port sends a frame to its own MAC, and the destination QPN has the
+    /// prefix of the port or the frame has no QPN, the port receives this frame. A shared port then also receives such
+    /// frames from other processes on the same interface.
     pub fn loop_back(&mut self) {
         if self.loops_back {
             return;

@@ -43,8 +43,8 @@ const XDP_DESCRIPTORS: u16 = 2048;
 const MBUFS_BESIDE_RINGS: u32 =
     (2 * RX_BURST_FRAMES + HELD_MBUFS + LOOPED_MBUFS) as u32 + CACHES * CACHED_MBUFS;
 
-/// Returns the number of mbufs in the pool of a port: enough to fill the rings of `queues` receive queues and `queues`
-/// transmit queues while `MBUFS_BESIDE_RINGS` mbufs are outside the rings, and a receive burst more.
+/// Returns the number of mbufs in the pool of a port: the number that fills the rings of `queues` receive queues and of
+/// `queues` transmit queues, plus `MBUFS_BESIDE_RINGS`, plus one receive burst.
 const fn pool_mbufs(queues: u16, descriptors: u16) -> u32 {
     2 * queues as u32 * descriptors as u32 + MBUFS_BESIDE_RINGS + RX_BURST_FRAMES as u32
 }

@@ -50,7 +50,7 @@ pub struct Firing {
     pub retransmitted_after_nanos: Option<u64>,
 }
 
-/// An event of a plan, and whether the event has acted.
+/// An event of an [`EventPlan`], and whether the event has acted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct EventOutcome {
     /// The event, as given in the plan.

@@ -1,5 +1,5 @@
-//! Checks of a request before its execution (IBA 9.7.4.1): order of the packets of a message, access rights, receives
-//! and memory.
+//! Checks of a request before its execution (IBA 9.7.4.1): access rights, receives, memory, and the order of the
+//! packets of a message.
 
 use super::message::{Message, Partial};
 use crate::id::RKey;

@@ -1,5 +1,6 @@
-//! Execution of SENDs and WRITEs for both transport services: checks access rights and the order of the packets of a
-//! message, places payloads and completes receives (IBA 9.7.4.1, 9.8.2.2). `rc` and `uc` process PSNs and responses.
+//! Execution of SENDs and WRITEs of reliable and unreliable connections: checks access rights and the order of the
+//! packets of a message, places payloads and completes receives (IBA 9.7.4.1, 9.8.2.2). The modules `rc` and `uc`
+//! process PSNs and responses.
 //!
 //! ```text
 //!   request --sequence--> Sequenced --authorize--> Authorized --execute--> payload placed, receive completed

@@ -29,7 +29,7 @@ const SENT_PKTS: u32 = 8;
 /// Length of the first READ in bytes; the payload of its last response has 100 bytes.
 const READ_BYTES: u32 = 2 * MTU_BYTES + 100;
 const SHORT_READ_BYTES: u32 = 8;
-/// Offset in the region at which the second READ is placed, in bytes.
+/// The second READ is placed at this offset in the memory region, in bytes.
 const SHORT_READ_AT: u64 = 4096;
 
 struct Bench {

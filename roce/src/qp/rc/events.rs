@@ -15,7 +15,7 @@ pub(crate) enum ResponseEvent<'p> {
     /// RNR NAK: all packets below `next` are acknowledged, and packet `next` is to be retransmitted after the RNR wait.
     RnrNak {
         next: Psn,
-        /// Shortest RNR wait, in nanoseconds.
+        /// Length of the RNR wait that the RNR NAK demands, in nanoseconds.
         wait_nanos: u64,
     },
     /// All packets below `next` are acknowledged; the work request of packet `next` failed.

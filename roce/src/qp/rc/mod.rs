@@ -36,10 +36,10 @@ pub(crate) struct Rc {
 /// Whether the responder has responses to send. To send a request, the engine reads this enumeration instead of the
 /// responder, so that the cache lines of the responder are not loaded.
 ///
-/// 64 bits wide, so that no field of a queue pair has more unused values. The compiler encodes three more states in the
-/// unused values of such a field: whether a slot of the table of queue pairs has a queue pair, whether the queue pair
-/// has a connection, and the service of the connection. If this type were narrower, the compiler could store these
-/// states in a cache line that a received message does not need.
+/// 64 bits wide, so that no field of a queue pair has more unused values than this enumeration. The compiler encodes
+/// three more states in the unused values of this enumeration: whether a slot of the table of queue pairs has a queue
+/// pair, whether the queue pair has a connection, and the service of the connection. If this enumeration were narrower,
+/// the compiler could store these states in a cache line that a received message does not need.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u64)]
 pub(crate) enum Responses {

@@ -187,9 +187,9 @@ impl Placing {
         Some((reth, index))
     }
 
-    /// If `psn` is the PSN after the WRITE packet placed last, and this packet is not executed yet, returns the
-    /// position of `psn` in the WRITE; otherwise `None`. After the execution of this packet, `write_cursor` may be of
-    /// an earlier round of the PSN circle.
+    /// If packet `psn - 1` is the WRITE packet placed last and is not executed yet, returns the position of `psn` in
+    /// the WRITE; otherwise `None`. After packet `psn - 1` was executed, `write_cursor` is out of date: `psn` may be
+    /// the PSN of a packet 2^24 PSNs later.
     #[inline]
     fn following(&self, psn: Psn) -> Option<WriteCursor> {
         let write_cursor = self.write_cursor.filter(|write_cursor| write_cursor.psn == psn)?;

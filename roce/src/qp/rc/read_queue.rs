@@ -212,8 +212,9 @@ impl ReadQueue {
     }
 
     /// Queues the responses requested by a duplicate with PSN `psn` and RETH `reth`, up to the limit of
-    /// retransmissions, except responses in the queue that are still to be sent. If response `psn` of a READ in the
-    /// queue was sent, go-back-N rewinds this READ to `psn`, and selective repeat queues the requested part.
+    /// retransmissions. Does not queue a response that the queue already contains and that is still to be sent. If
+    /// response `psn` of a READ in the queue was sent, go-back-N rewinds this READ to `psn`, and selective repeat
+    /// queues the requested part.
     pub(crate) fn on_duplicate(&mut self, psn: Psn, reth: &Reth, now: Instant) -> Result<(), NotQueued> {
         let (read, mut again) = self.resource_of(psn, reth).ok_or(NotQueued::NotRemembered)?;
         let covers = |waiting: &Waiting| psn.index_in(waiting.request.first, waiting.request.packets);

@@ -441,8 +441,9 @@ impl Requester {
         if result.nak.is_some() | result.is_spurious | matches!(event, AckEvent::Sack { .. }) {
             count(event, &result, counters);
         }
-        // Under selective repeat, a retransmission of the timed packet, for example as a probe, cancels its round-trip
-        // measurement. Therefore, if congestion control needs round trips, ACKs of other packets yield samples, too.
+        // Under selective repeat, the requester measures the round trip of one packet at a time. A retransmission of
+        // this packet, for example as a probe, cancels the measurement. Therefore, if congestion control needs round
+        // trips, ACKs of other packets yield samples, too.
         let samples_ack = result.had_no_gap
             && result.acked_pkts > 0
             && if result.is_read_response {

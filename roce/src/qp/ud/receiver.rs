@@ -5,10 +5,9 @@ use crate::qp::inbound::Refusal;
 use crate::queue::NetworkHeader;
 use crate::wire::{GRH_BYTES, Packet};
 
-/// Places the GRH area and the payload of a datagram, whose addresses, Q_Key, P_Key and ICRC were checked, in the
-/// oldest receive, and completes this receive. Drops the datagram if no receive is posted, or if the receive is too
-/// short. A receive that is too short stays for the next datagram; a receive that is not writable completes with an
-/// error.
+/// Receives a datagram whose addresses, Q_Key, P_Key and ICRC were checked: places GRH area and payload in the oldest
+/// receive, and completes this receive. Drops the datagram if no receive is posted, or if the receive is too short. A
+/// receive that is too short stays for the next datagram; a receive that is not writable completes with an error.
 pub(crate) fn receive(packet: &Packet<'_>, rx: &mut RxContext<'_>) -> Result<(), Refusal> {
     let placed = place(packet, rx);
     match placed {

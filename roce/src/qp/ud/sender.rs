@@ -22,7 +22,7 @@ pub(crate) struct Sender {
     draining: bool,
     /// Error status of the oldest work request, if this work request cannot be sent.
     fault: Option<WcStatus>,
-    /// Address handle and QPN for which `headers` was computed. Consecutive datagrams often have one destination.
+    /// Address handle and QPN for which `headers` was computed. Consecutive datagrams often have the same destination.
     last: Option<(AhId, Qpn)>,
     headers: QpHeaders,
 }
@@ -153,7 +153,7 @@ impl Sender {
         Ok(())
     }
 
-    /// Sets the header fields of the packets to `to`.
+    /// Unless `headers` is already computed for the destination `to`, computes `headers` for this destination.
     fn address(&mut self, to: Destination, ah: &OpenAh<'_>) {
         let key = Some((to.ah, to.qpn));
         if self.last != key {

@@ -6,8 +6,8 @@
 //!   by age:   oldest <-> .. <-> newest request, over all queue pairs
 //! ```
 //! A queue pair may take unreserved cells only while it occupies fewer unreserved cells than `REORDER_SHARE_OF_FREE`
-//! times the number of free unreserved cells. Otherwise one queue pair could take all unreserved cells (dynamic
-//! thresholds, Choudhury and Hahne 1998).
+//! times the number of free unreserved cells. Without this limit, one queue pair could take all unreserved cells
+//! (dynamic thresholds, Choudhury and Hahne 1998).
 
 use crate::port::Payload;
 use crate::psn::Psn;

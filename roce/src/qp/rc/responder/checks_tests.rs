@@ -1,5 +1,5 @@
-//! Table tests of the responder's checks of a request (IBA 9.7.4.1): order and length of the packets of a message,
-//! access rights, memory and receives.
+//! Table tests of the responder's checks of a request (IBA 9.7.4.1): access rights, memory, receives, and order and
+//! length of the packets of a message.
 
 use super::ResponderAction;
 use crate::id::RKey;

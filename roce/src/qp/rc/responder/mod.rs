@@ -178,7 +178,8 @@ impl Responder {
             let middles = self.order.middles(self.inbound.partial());
             let action = match (middles, self.order.placed()) {
                 (0, Some(placed)) => self.on_expected(&placed, rx, store),
-                // No message in progress has the operation (SEND or WRITE) of the placed MIDDLE.
+                // The placed MIDDLE is invalid: no message is in progress, or the message in progress has the other
+                // operation (SEND or WRITE).
                 (0, None) => self.refuse(INVALID, rx, store),
                 (packets, _) => self.on_middles(packets, rx, store),
             };

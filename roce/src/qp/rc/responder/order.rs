@@ -130,7 +130,7 @@ impl Order {
         self.is_out_of_order(psn.minus(1)) && !self.is_out_of_order(psn.plus(1))
     }
 
-    /// Returns whether `psn`, above the expected PSN, is buffered or placed.
+    /// Returns whether `psn` is above the expected PSN, and is buffered or placed.
     fn is_out_of_order(&self, psn: Psn) -> bool {
         self.set().is_some_and(|set| set.is_buffered(self.expected(), psn))
     }

@@ -137,8 +137,8 @@ impl Transmitter<'_> {
         }
         // `forget_stale` must be called at least once per half of the PSN circle. The calls for each ACK and for each
         // new READ are sufficient: a requester may have at most half of the PSN circle unacknowledged (IBA 9.7.2), so
-        // the requester elicits ACKs or sends READs at least this often. Exception: under selective repeat, SACKs
-        // replace the ACKs as long as any gap is open.
+        // the requester elicits ACKs or sends READs at least this often. Under selective repeat, the calls may be too
+        // rare if a gap is open at all times, because SACKs then replace the ACKs.
         self.reads.forget_stale(last);
         self.reads.last_before(last)
     }
