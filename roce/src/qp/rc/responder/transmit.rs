@@ -56,6 +56,9 @@ impl Transmitter<'_> {
                 return TxOutcome::TxRingFull;
             }
             self.acks.on_sack_sent();
+            if self.has_reads {
+                self.forget_stale_reads();
+            }
         }
         while self.has_reads
             && let Some(waiting) = self.reads.front()
@@ -135,12 +138,17 @@ impl Transmitter<'_> {
         if !self.has_reads {
             return last;
         }
-        // `forget_stale` must be called at least once per half of the PSN circle. The calls for each ACK and for each
-        // new READ are sufficient: a requester may have at most half of the PSN circle unacknowledged (IBA 9.7.2), so
-        // the requester elicits ACKs or sends READs at least this often. Under selective repeat, the calls may be too
-        // rare if a gap is open at all times, because SACKs then replace the ACKs.
-        self.reads.forget_stale(last);
+        self.forget_stale_reads();
         self.reads.last_before(last)
+    }
+
+    /// Removes READs whose PSNs are in use again from the history. A call is necessary at least once per half of the PSN
+    /// circle. The calls for each ACK, each SACK and each new READ are sufficient: a requester may have at most half of
+    /// the PSN circle unacknowledged (IBA 9.7.2), so the requester elicits an ACK or SACK or sends a READ at least this
+    /// often.
+    #[inline]
+    fn forget_stale_reads(&mut self) {
+        self.reads.forget_stale(self.order.expected().minus(1));
     }
 
     #[inline]
