@@ -11,6 +11,17 @@ fn program(name: &str) -> PathBuf {
     compile(name, &Path::new(env!("CARGO_TARGET_TMPDIR")).join(name_here))
 }
 
+/// The compiler checks the sizes and offsets in tests/c/layout.c.
+#[test]
+fn programs_compiled_against_other_headers_find_the_functions() {
+    let program = program("layout");
+    let mut command = Command::new(&program);
+    command.env("LD_PRELOAD", library()).env("ROCE_PORT", "eal:net_ring58,ip=10.0.58.1/24");
+    let output = Process::start(&mut command).finish(TIMEOUT).expect_success("layout.c");
+    assert_eq!(output.stdout.trim(), "all checks passed");
+    std::fs::remove_file(program).unwrap();
+}
+
 /// The checks are in tests/c/verbs.c. The port receives every frame that it sends.
 #[test]
 fn objects_data_and_events_are_those_of_the_header() {
