@@ -54,8 +54,9 @@ counters! {
         /// Out-of-order SEND and WRITE packets whose payload was placed on arrival (relaxed placement);
         /// `out_of_seq_request` counts these packets, too.
         placed_out_of_order,
-        /// Out-of-order packets dropped because the memory of all reorder buffers, or this queue pair's share of the
-        /// memory, was full. A dropped packet is the packet received, or a buffered packet with a higher PSN.
+        /// Out-of-order packets dropped because the memory of all reorder buffers was full, or because the queue pair
+        /// had used its reservation and could take no more of the memory that is not reserved. A dropped packet is the
+        /// packet received, or a buffered packet with a higher PSN.
         reorder_no_room,
         /// Buffered packets dropped one second after they were received, because the gap below them was not closed.
         reorder_expired,

@@ -233,8 +233,8 @@ fn a_leader_that_leaves_wakes_the_background_thread_for_a_deadline() {
     });
 }
 
-/// A leader leaves beside a thread that posts and does not poll, while the background thread sleeps without a timeout:
-/// the work request is sent by one of the two threads.
+/// A leader leaves beside a thread that posts and does not poll, while the background thread sleeps without a timeout.
+/// Either the leader or the posting thread sends the work request.
 #[test]
 fn a_post_is_not_lost_beside_a_leader_that_leaves() {
     loom::model(|| {

@@ -19,7 +19,8 @@ pub struct EventList {
     plan: EventPlan,
 }
 
-/// A file of events. Names of Lumina (SIGCOMM 2023) are accepted too.
+/// A file of events. In place of the keys `event` and `action`, the keys `data-pkt-events` and `type` of Lumina
+/// (SIGCOMM 2023) are accepted too.
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 struct File {

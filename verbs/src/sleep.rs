@@ -139,8 +139,9 @@ impl<B: Semaphore> Sleep<B> {
         self.until.load(Ordering::Relaxed) != AWAKE
     }
 
-    /// Announces that the calling server, which has locked the engine, will sleep. After this call, the server polls
-    /// the engine, and calls `sleep_until` or `wake_up`.
+    /// Announces, with the engine locked, that the server will sleep: the caller or, if the caller is a leader that
+    /// leaves, the background thread. After this call, the caller polls the engine, and calls `sleep_until`, `wake_up`
+    /// or `end_lead`.
     pub(crate) fn announce(&self) {
         self.until.store(u64::MAX, Ordering::Relaxed);
         barrier::heavy();
@@ -151,7 +152,7 @@ impl<B: Semaphore> Sleep<B> {
         self.until.store(at.as_nanos().max(AWAKE + 1), Ordering::Relaxed);
     }
 
-    /// Ends, with the engine locked, the sleep of the calling server.
+    /// Records, with the engine locked, that no server sleeps.
     pub(crate) fn wake_up(&self) {
         self.until.store(AWAKE, Ordering::Relaxed);
     }

@@ -71,8 +71,8 @@ pub(super) fn admit(qp: &Qp, handles: &AddressHandles, packet: &Packet<'_>) -> A
     if let Service::Rc(rc) = &connection.service
         && !is_request
     {
-        // A response is accepted if its PSN is from una to max_sent, which is one past the highest PSN sent. If all
-        // requests arrived, max_sent is the expected PSN of the responder, and thereby the PSN of a SACK. Responses
+        // A response is accepted if its PSN is from una to max_sent, which is one past the highest PSN sent. The PSN
+        // of a SACK is the expected PSN of the responder; this PSN is max_sent if all requests were executed. Responses
         // with a CE mark are accepted down to `STALE_PSNS` below una, so that the CE mark is counted. READ responses
         // are accepted down to the same PSN, because they postpone the probe timeout: after a retransmitted READ
         // request, the peer may send stale READ responses for many round trips, before the peer answers the next READ

@@ -126,8 +126,9 @@ pub(super) struct Connection {
 ///
 /// ```text
 ///   outstanding | requester | responder | headers | flags | receives | first counters | rest
-///   '--- sent: `SEND` ------'           '--- sent: `BOTH` ---------------------------'
-///                           '--- received: `RECEIVE` --------------------------------'
+///   '-------- `SEND` -------'           '------------- `BOTH` -----------------------'
+///                           '----------------- `RECEIVE` ----------------------------'
+///   message sent: `SEND` and `BOTH`; message received: `RECEIVE`
 /// ```
 #[repr(C, align(64))]
 pub(super) struct Qp {

@@ -8,9 +8,9 @@
 //! ```
 //!
 //! `enter` stores the count and then adds 1 to `order`; `wait` adds 1 to `order` and then loads the count. The two
-//! additions are atomic operations on one variable, so one of them is first. If the addition of `wait` is first, the
-//! addition of `enter` synchronizes with it, so the engine loads the null pointer. If the addition of `enter` is first,
-//! `wait` loads the odd count that `enter` stored, or a later count.
+//! additions are atomic operations on one variable, so one of them is first. If the addition of `wait` is first, this
+//! addition synchronizes with the addition of `enter`, so the engine loads the null pointer. If the addition of `enter`
+//! is first, `wait` loads the odd count that `enter` stored, or a later count.
 
 use std::sync::{Arc, PoisonError};
 

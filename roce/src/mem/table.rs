@@ -206,7 +206,7 @@ impl Drop for MemoryTable {
 pub(crate) struct MemoryView {
     table: Arc<MemoryTable>,
     epoch: Arc<Epoch>,
-    /// The table of places at the last call of `enter`; `None` outside the epoch.
+    /// From `enter` until `leave`: the table of places that `enter` loaded. Otherwise `None`.
     places: Option<NonNull<Places>>,
 }
 
@@ -220,7 +220,8 @@ impl MemoryView {
         MemoryView { table, epoch, places: None }
     }
 
-    /// Enters the epoch, unless the view is inside. Until `leave`, a thread that deregisters a region waits.
+    /// Permits opening regions until `leave`. A thread that deregisters a region or replaces the table of places waits
+    /// for `leave`. A second `enter` before `leave` has no effect.
     #[inline]
     pub(crate) fn enter(&mut self) {
         if self.places.is_none() {
@@ -229,7 +230,8 @@ impl MemoryView {
         }
     }
 
-    /// Leaves the epoch, if the view is inside. The mutable borrow proves that no span is in use.
+    /// Ends the effect of `enter`: until the next `enter`, no region can be opened. Before the first `enter`, and after
+    /// `leave`, a further `leave` has no effect. The mutable borrow proves that no span is in use.
     #[inline]
     pub(crate) fn leave(&mut self) {
         if self.places.is_some() {
@@ -250,7 +252,8 @@ impl MemoryView {
 
     /// Returns `len_bytes` bytes at `addr` of the region with key `lkey`, for a local work request. The region must be
     /// of `pd` and grant `access`: [`Access::LOCAL_WRITE`] to write, [`Access::NONE`] to read. If `len_bytes` is 0, the
-    /// span is empty, and neither key nor address is checked. Outside the epoch, no key is known.
+    /// span is empty, and neither key nor address is checked. If `len_bytes` is above 0, returns `UnknownKey` before
+    /// `enter` and after `leave`.
     #[inline]
     pub(crate) fn open_local(
         &self,
@@ -293,7 +296,7 @@ impl MemoryView {
         Ok(())
     }
 
-    /// Creates a memory table and a view of this table, inside the epoch of the view.
+    /// Creates a memory table and a view of this table, and calls `enter` of the view.
     #[cfg(test)]
     pub(crate) fn alone(max_regions: usize) -> Self {
         let mut view = MemoryView::new(Arc::new(MemoryTable::new(max_regions)));
@@ -301,7 +304,8 @@ impl MemoryView {
         view
     }
 
-    /// Calls `change` with the table, outside the epoch.
+    /// Calls `leave`, then `change` with the table, then `enter`. Otherwise a deregistration by `change` would wait
+    /// forever.
     #[cfg(test)]
     pub(crate) fn with_table<R>(&mut self, change: impl FnOnce(&MemoryTable) -> R) -> R {
         self.leave();

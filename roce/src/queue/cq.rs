@@ -198,7 +198,8 @@ pub(crate) enum Written {
     /// The completion was dropped, because the ring of this engine was full. This engine has dropped no completion
     /// before.
     Overflow,
-    /// The completion was dropped, because this engine knows that a ring of the queue was full.
+    /// The completion was dropped, because this engine already knew that a ring of the queue (its own, or the ring of
+    /// another engine) overflowed earlier.
     Dropped,
 }
 
@@ -206,7 +207,8 @@ pub(crate) enum Written {
 pub(crate) struct CompletionQueue {
     shared: Arc<SharedCq>,
     entries: Producer<Cqe, Apart>,
-    /// Whether a ring of the queue was full, as far as this engine knows.
+    /// True once this engine knows that a ring of the queue (its own, or the ring of another engine) overflowed; never
+    /// reset. While true, this engine drops all completions.
     has_overflowed: bool,
     /// Bits of the completions written since the last call of `is_notification_due`: `WRITTEN`, and `SOLICITED` if one
     /// of them is a solicited event or has an error.

@@ -155,8 +155,8 @@ impl GoBackN {
 
     /// Returns the number of responses to a READ request that begins at [`GoBackN::next_psn`]: the responses below
     /// `lost_end`, at most the rest of the READ (`rest_pkts`). This number includes received responses between missing
-    /// responses. If each gap had a READ request of its own, a response of a lower gap could not be requested once
-    /// more, because Linux's rxe drops a duplicate READ request that begins below an earlier duplicate READ request of
+    /// responses. If each gap had a READ request of its own, a gap could not be requested once more after a gap with
+    /// higher PSNs: Linux's rxe drops a duplicate READ request that begins below an earlier duplicate READ request of
     /// the same READ.
     pub(crate) fn read_part(&self, rest_pkts: u32) -> u32 {
         self.lost_end.index_in(self.next, rest_pkts).filter(|part| *part > 0).unwrap_or(rest_pkts)

@@ -280,16 +280,16 @@ impl SelectiveRepeat {
     }
 
     /// After a probe timeout, marks a probe for retransmission: one packet, whose acknowledgement shows the loss of all
-    /// unacknowledged packets sent before the probe.
+    /// unacknowledged packets sent before the probe. `last_due` is the PSN [`SentLog::executed`] - 1.
     ///
     /// | expiry since progress | PSN marked |
     /// |---|---|
-    /// | first, if the last packet in flight is a READ request, and the last response due is missing | `executed` - 1 |
+    /// | first, if the last packet in flight is a READ request, and READ response `last_due` is missing | `last_due` |
     /// | first, in all other cases | last packet in flight |
     /// | later | una |
     ///
-    /// Last response due: PSN [`SentLog::executed`] - 1. If the PSN marked is that of a READ response, the probe is a
-    /// READ request for this response. READ requests not executed are retransmitted as a whole.
+    /// If the PSN marked is that of a READ response, the probe is a READ request for this response. READ requests not
+    /// executed are retransmitted as a whole.
     pub(crate) fn probe(&mut self, is_first: bool, requests: &mut impl Requests) {
         let una = self.log.una();
         if self.log.has_acked() && self.log.is_unacked(una) && !self.log.is_lost(una) {

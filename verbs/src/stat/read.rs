@@ -104,8 +104,8 @@ fn is_running(path: &Path) -> bool {
 }
 
 /// Removes the statistics sockets of ended processes, including processes that ended before their socket listened. For
-/// some microseconds, the file of a socket that will listen soon looks like the file of an ended process. Therefore
-/// such a file is kept while the process ID in its name is in use.
+/// some microseconds, a socket that will listen soon looks like the socket of an ended process; such a socket still has
+/// the prefix `UNNAMED_PREFIX`. Therefore a socket with this prefix is kept while the process ID in its name is in use.
 pub(super) fn remove_left(directory: &Path) {
     let unnamed = sockets(directory, UNNAMED_PREFIX).into_iter().filter(|path| !is_running(path));
     for path in sockets(directory, PREFIX).into_iter().chain(unnamed).filter(|path| is_stale(path)) {

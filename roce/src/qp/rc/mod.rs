@@ -39,7 +39,8 @@ pub(crate) struct Rc {
 /// 64 bits wide, so that no field of a queue pair has more unused values than this enumeration. The compiler encodes
 /// three more states in the unused values of this enumeration: whether a slot of the table of queue pairs has a queue
 /// pair, whether the queue pair has a connection, and the service of the connection. If this enumeration were narrower,
-/// the compiler could store these states in a cache line that a received message does not need.
+/// the compiler could store these states in another cache line, for example in a line of the requester; each received
+/// message would then load this line only to read these states.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u64)]
 pub(crate) enum Responses {
