@@ -10,7 +10,7 @@ use std::path::Path;
 use std::process::Command;
 
 use super::links::{Side, memif, veth};
-use super::run::{TIMEOUT, start_both};
+use super::run::{INTERRUPTIBLE, TIMEOUT, start_both};
 use crate::live::{Output, Process, run, turn};
 
 /// Command lines of both ports.
@@ -137,8 +137,8 @@ fn row(sides: &[Side; 2], host: &str, tcp_port: u16, program: &'static str) -> R
     let is_pingpong = program.contains("pingpong");
     let is_endless = program.contains("--run_infinitely");
     let gid = if is_pingpong { "-g" } else { "-F -x" };
-    let unbuffered = if is_endless { "stdbuf -oL " } else { "" };
-    let line = format!("{unbuffered}{program} {gid} {}", sides[0].gid_index);
+    let prefix = if is_endless { INTERRUPTIBLE } else { "" };
+    let line = format!("{prefix} {program} {gid} {}", sides[0].gid_index);
     let ends = start_both(sides, host, tcp_port, "", &line);
     let outputs = if is_endless { interrupt(ends) } else { ends.map(|end| end.finish(TIMEOUT)) };
     let row = Row { program, result: result(&outputs), figure: figure(program, &outputs[1]) };

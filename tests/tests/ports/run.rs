@@ -12,6 +12,10 @@ use crate::live::{Output, Process, library, roce, run, turn};
 /// How long one program may take on a busy machine.
 pub(super) const TIMEOUT: Duration = Duration::from_secs(120);
 
+/// Executes the program whose command line follows, so that SIGINT ends the program, and each line is printed at once. A
+/// shell without job control starts background commands with SIGINT ignored, and tests in such a command inherit this.
+pub(super) const INTERRUPTIBLE: &str = "env --default-signal=INT stdbuf -oL";
+
 /// A command that runs `program`, a program and its arguments, under `roce run` at `side`.
 pub(super) fn launch(side: &Side, options: &str, program: &[&str]) -> Command {
     side.bring(&library());
@@ -217,7 +221,8 @@ fn events_impair_single_packets_of_a_program_and_are_reported() {
 fn a_program_that_waits_for_events_ends_by_a_signal() {
     let _turn = turn();
     let [side, _] = memif("run-signal");
-    let mut waiting = Process::start(&mut launch(&side, "", &["stdbuf", "-oL", "ibv_asyncwatch"]));
+    let program = format!("{INTERRUPTIBLE} ibv_asyncwatch");
+    let mut waiting = Process::start(&mut launch(&side, "", &program.split(' ').collect::<Vec<_>>()));
     let line = waiting.line(TIMEOUT);
     assert!(line.contains("roce0"), "{line}");
     run(Command::new("kill").args(["-INT", &waiting.id().to_string()]));
