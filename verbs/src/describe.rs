@@ -82,7 +82,7 @@ pub fn describe(spec: &PortSpec) -> Result<DeviceDescription, OpenError> {
         }
         None => {
             let mtu_bytes = dedicated_mtu_bytes(spec, None)?;
-            // Until the port is opened, the MTU setting of its device is unknown.
+            // The MTU setting of a PCI device or tap interface is unknown until the port is opened.
             let is_known = spec.mtu_bytes.is_some() || !spec.kind.has_mtu();
             let neighbour = dedicated_neighbour(spec, spec.mac.unwrap_or(UNKNOWN_MAC));
             (spec.mac, is_known.then_some(mtu_bytes), neighbour)

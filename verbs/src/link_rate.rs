@@ -82,7 +82,7 @@ impl LinkRate {
 }
 
 impl fmt::Display for LinkRate {
-    /// Writes the rate as the file `rate` of a port in /sys/class/infiniband.
+    /// Formats the rate like the content of the file `rate` of a port in /sys/class/infiniband.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let (lane, rate) = (self.lane.parts().0, self.hundred_mbps());
         let tenths = if rate % 10 == 0 { "" } else { ".5" };

@@ -25,7 +25,7 @@ impl spin::RelaxStrategy for Relax {
     }
 }
 
-/// Of this number of calls of [`relax`] by a thread, the last call sleeps.
+/// Every `CALLS_PER_SLEEP`th call of [`relax`] by a thread sleeps.
 const CALLS_PER_SLEEP: u32 = 1024;
 /// Length of the sleep in [`relax`] and [`spin`].
 const SLEEP: Duration = Duration::from_micros(100);

@@ -34,19 +34,19 @@ const RESOLVE_TIMEOUT: Duration = Duration::from_secs(3);
 /// If an object uses another object, the destruction of the used object fails with [`DestroyError::Busy`] (`EBUSY` in
 /// C). A memory region, address handle, shared receive queue or queue pair uses a protection domain. A queue pair also
 /// uses completion queues, and may use a shared receive queue. A memory region can be deregistered, and an address
-/// handle destroyed, at any time; work requests that use it and are not yet sent fail.
+/// handle destroyed, at any time; work requests that name this object and are not yet sent fail.
 ///
 /// An object belongs to the context that created the object. In calls on another context, even on one of the same
 /// device, the object is unknown, as a destroyed object is: [`CreateError::Unknown`], [`DestroyError::Unknown`] or
 /// [`ModifyError::UnknownQp`] (`EINVAL` in C). The number of a destroyed object is in quarantine, so a second
 /// destruction of the object fails, and destroys no other object.
 ///
-/// The context is closed (`ibv_close_device`) when all clones of the [`crate::Context`] and all its objects of the
-/// types above are dropped. Objects that were created through `ContextObjects`, and not destroyed, are then destroyed,
-/// queue pairs first and protection domains last. The kernel does the same when a program closes a device of
-/// libibverbs. At the end of the process the kernel releases the port and the memory, so a program may exit without
-/// destroying its objects. While a [`QpQueues`], [`SrqQueue`], [`CqQueue`] or [`CompChannel`] of a closed device
-/// exists, the port stays open, and [`crate::Context::open`] of this port fails.
+/// The context is closed (`ibv_close_device`) when every clone of the [`crate::Context`], and every `Pd`, `Mr`, `Ah`,
+/// `Cq`, `Srq` and `Qp` of this context, is dropped. Objects that were created through `ContextObjects`, and not
+/// destroyed, are then destroyed, queue pairs first and protection domains last. The kernel does the same when a
+/// program closes a device of libibverbs. At the end of the process the kernel releases the port and the memory, so a
+/// program may exit without destroying its objects. While a [`QpQueues`], [`SrqQueue`], [`CqQueue`] or [`CompChannel`]
+/// of a closed device exists, the port stays open, and [`crate::Context::open`] of this port fails.
 ///
 /// # Cookies
 /// A queue pair, completion queue or shared receive queue has a cookie, given at its creation: in C the pointer

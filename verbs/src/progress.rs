@@ -6,8 +6,8 @@
 //!   takes the servers that joined                   adds a server to `joining`, rings the bell
 //!   drops the servers of devices that are closed    sets `stopping`, rings the device's bell, waits until the
 //!   calls `turn` of each server that does not rest    server is dropped
-//!   if each server rests: sleeps until the end of
-//!     the first rest, or a descriptor of a server
+//!   if each server rests: sleeps until a rest ends,
+//!     or a descriptor of a server is readable
 //!   resumes the servers whose rest has ended
 //! ```
 
@@ -203,7 +203,7 @@ impl BackgroundThread {
     }
 }
 
-/// If all servers rest, sleeps until the end of the first rest. Then resumes each server whose rest has ended.
+/// If all servers rest, sleeps until a rest ends or `bell` is rung. Then resumes each server whose rest has ended.
 fn rest(slots: &mut [Slot], bell: &OwnedFd) {
     let ends = slots.iter().filter_map(|slot| slot.rest.map(|rest| rest.until));
     let Some(first) = ends.min() else { return };

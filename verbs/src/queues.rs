@@ -69,8 +69,8 @@ impl QpQueues {
         SendBatch { send: self.send.lock(), end }
     }
 
-    /// Pushes the posted send work requests (makes the engine send them) if a push is due. Otherwise the next push or
-    /// poll sends them.
+    /// Makes the engine send the posted send work requests, if `Activity::count_posts` demands a push or a server of
+    /// the port sleeps. Otherwise the next push or poll sends these work requests.
     #[inline]
     fn after_posts(&self, count: u32) {
         if self.shared.activity.count_posts(count) || self.shared.sleep.is_server_asleep() {

@@ -87,8 +87,8 @@ impl Watch {
         has_new_errors || qp_count <= SUMMED_QPS_MAX
     }
 
-    /// Returns the log lines that are due because values in `counters` exceed the values in the last log lines. A
-    /// counter missing from `counters` is taken as unchanged.
+    /// Returns a log line for each counter whose value in `counters` exceeds the value in its last log line, if
+    /// `interval_nanos` has passed since this line. A counter missing from `counters` is taken as unchanged.
     pub(crate) fn look(
         &mut self,
         now: Instant,

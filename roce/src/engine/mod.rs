@@ -629,7 +629,7 @@ impl<P: Port> Engine<P> {
 }
 
 impl<P: Port> Drop for Engine<P> {
-    /// Ends the use of the shared objects by the queue pairs and shared receive queues of this engine.
+    /// Ends the use of the shared objects by the queue pairs, shared receive queues and address handles of this engine.
     fn drop(&mut self) {
         // A panic may have interrupted a poll. This call ends the poll, because a thread that registers or deregisters
         // a region may be waiting for the end of the poll.

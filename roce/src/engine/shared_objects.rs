@@ -21,7 +21,8 @@ struct CqRecord {
 
 struct Control {
     random: Random,
-    /// Number of memory regions, shared receive queues and queue pairs of each protection domain.
+    /// Number of users of each protection domain: memory regions, shared receive queues, queue pairs and address
+    /// handles (`AhId`).
     pds: Table<u32>,
     cqs: Table<CqRecord>,
 }
@@ -96,8 +97,8 @@ impl SharedObjects {
         number.map(PdId).ok_or(CreateError::TooMany { what: "protection domains", max })
     }
 
-    /// Deallocates a protection domain; [`DestroyError::Busy`] while a memory region, shared receive queue or queue
-    /// pair uses the protection domain.
+    /// Deallocates a protection domain; [`DestroyError::Busy`] while a memory region, shared receive queue, queue pair
+    /// or address handle uses the protection domain.
     pub fn dealloc_pd(&self, pd: PdId) -> Result<(), DestroyError> {
         let mut control = self.control();
         if *control.pds.get(pd.0).ok_or(DestroyError::Unknown(PD))? > 0 {

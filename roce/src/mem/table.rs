@@ -432,7 +432,8 @@ mod tests {
     }
 
     proptest! {
-        /// A table and a model of it: the keys of regions, in the order of registration.
+        /// Checks that all registered regions can be opened, and no others. `live` contains the keys of registered
+        /// regions, `gone` the keys of deregistered regions.
         #[test]
         fn every_region_is_found_and_no_other(
             steps in prop::collection::vec((any::<bool>(), any::<prop::sample::Index>()), 0..300),

@@ -89,7 +89,7 @@ impl Request for Packet<'_> {
 /// Destination of the payload of a SEND packet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct RqOffset {
-    /// Recv WQE sequence number: number of receives that the connection completed before this receive, modulo 2^32.
+    /// Recv WQE sequence number of the receive in whose memory the payload is placed.
     pub recv_seq: u32,
     pub offset_bytes: u32,
 }

@@ -8,7 +8,8 @@
 //! ```
 //!
 //! The consumer may read each published element in place, and releases elements in order, oldest first. Therefore the
-//! ring of a send queue can store work requests until they are acknowledged.
+//! ring of a send queue can store work requests until they are acknowledged. A staged element is written to its cell,
+//! but is not published yet, so the consumer does not read the element.
 //!
 //! A growing ring starts with [`CELLS_MIN`] cells, so that an idle queue takes little memory. A push to a ring whose
 //! cells are all in use allocates twice as many cells, until the ring has cells for its depth:
@@ -42,7 +43,7 @@ pub(crate) struct Apart;
 /// besides the cache line of an element, producer and consumer then access only one line, that of both positions.
 pub(crate) type Together = ();
 
-/// Memory of one element. A cell is empty, or contains an element that is published and not yet released.
+/// Memory of one element. A cell is empty, or contains an element that is staged, or published and not yet released.
 struct Cell<T>(UnsafeCell<MaybeUninit<T>>);
 
 // SAFETY: only the producer writes a cell: before the consumer has a reference to the cell, or while the position of
@@ -301,8 +302,8 @@ impl<T: Copy + Send, S> Consumer<T, S> {
         Some(unsafe { self.element(index) })
     }
 
-    /// Returns the element at `index` as [`Consumer::get`] does; `None` if no earlier call has found this element
-    /// published.
+    /// Returns the element at `index` as [`Consumer::get`] does; `None` if this element is not below `tail_seen`, the
+    /// tail position that the consumer read last. Does not read the tail position.
     #[inline]
     pub(super) fn seen(&self, index: u32) -> Option<&T> {
         // SAFETY: `index` is below the number of published elements that the consumer has seen.
@@ -344,7 +345,8 @@ impl<T: Copy + Send, S> Consumer<T, S> {
         count
     }
 
-    /// Removes and returns the oldest element; `None` if no earlier call has found this element published.
+    /// Removes and returns the oldest element; `None` if this element is not below `tail_seen`, the tail position that
+    /// the consumer read last. Does not read the tail position.
     #[inline]
     pub(super) fn pop_seen(&mut self) -> Option<T> {
         let value = *self.seen(0)?;

@@ -7,9 +7,9 @@ use crate::mem::{Access, MemoryError, MemoryView, PdId, Span};
 
 /// The scatter/gather entries after the first entry of each list.
 pub(crate) enum RestSges<'a> {
-    /// Ring of these entries, for all work requests of a queue.
+    /// Ring with the second and later entries of all work requests of a queue.
     Ring(&'a mut Option<Box<Consumer<Sge>>>),
-    /// These entries of the receive that a queue pair has taken from its SRQ.
+    /// The second and later entries of the receive that a queue pair has taken from its SRQ.
     Held(&'a [Sge]),
 }
 

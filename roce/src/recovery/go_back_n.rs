@@ -137,8 +137,8 @@ impl GoBackN {
     }
 
     /// Moves `next` past received READ responses. If `next` reaches `lost_end`, moves `next` to `max_sent`. If
-    /// `lost_end` is `max_sent`, as after a timeout, has no effect: all PSNs are retransmitted. After a timeout, a
-    /// duplicate of a received READ response therefore shows the loss of retransmissions with lower PSNs.
+    /// `lost_end` is `max_sent`, as after a timeout, `next` does not move, so that received READ responses are
+    /// requested, too. Then a duplicate of such a READ response shows the loss of retransmissions with lower PSNs.
     #[cold]
     #[inline(never)]
     fn skip_received(&mut self) {

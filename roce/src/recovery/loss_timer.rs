@@ -59,7 +59,8 @@ pub(crate) struct LossTimer {
     /// Start of the local ACK timeout: the time of the latest of four events: progress, use of a retry, end of an RNR
     /// wait, transmission of a packet that armed the timer.
     last_progress_at: Instant,
-    /// Time of the last response (READ or stale) since the timer was armed; an expired timer is rearmed from this time.
+    /// Arrival time of the latest READ response or stale response since the timer was armed. When the timer expires,
+    /// the timer is rearmed as if armed at this time.
     last_rx_at: OptionalInstant,
     last_ack_req_at: Instant,
     /// `Probe::None` except under improved go-back-N.
@@ -359,8 +360,8 @@ impl LossTimer {
     }
 
     /// Called when the timer has expired. Returns whether a probe timeout or local ACK timeout has passed; false if all
-    /// packets are acknowledged. If a response (READ or stale) arrived since the timer was armed, rearms the timer from
-    /// the time of this response, and returns whether the rearmed timer has expired, too.
+    /// packets are acknowledged. If `last_rx_at` is set, rearms the timer as if armed at this time, and returns whether
+    /// the rearmed timer has expired, too.
     fn is_due(&mut self, recovery: &Recovery, now: Instant) -> bool {
         if recovery.sent() == 0 {
             return false;

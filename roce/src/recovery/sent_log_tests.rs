@@ -498,8 +498,9 @@ fn a_packet_that_the_peer_dropped_is_lost_although_it_was_acknowledged() {
     assert_eq!(script.lost(), [0, 1], "it was never sent");
 }
 
-/// `is_before` is correct for `largest_acked` and `oldest` of a PSN space, even after 2^31 or more transmissions in the
-/// other PSN space.
+/// Each PSN space has a `largest_acked`, and an `oldest`: a lower bound of the transmission numbers of the packets in
+/// flight. `is_before` compares both with new transmission numbers correctly, even after 2^31 or more transmissions in
+/// the other PSN space.
 #[test]
 fn the_order_of_responses_shows_losses_however_many_writes_were_sent_before() {
     for skipped in [0, 1 << 29, 1 << 30, u32::MAX / 2, u32::MAX / 2 + 5, u32::MAX - 70] {

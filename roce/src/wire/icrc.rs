@@ -218,7 +218,8 @@ pub(super) fn extend_v4(header_crc: u32, l3: &[u8]) -> Option<u32> {
     extend(header_crc, header, &V4_VARYING, rest)
 }
 
-/// Returns the ICRC of the IPv6 packet `l3`. Parameters and errors are those of [`extend_v4`].
+/// Returns the ICRC of the IPv6 packet `l3`. `header_crc` is the ICRC of the packet's headers with zeroes at
+/// `V6_VARYING`. `None` if `l3` is shorter than the headers.
 pub(super) fn extend_v6(header_crc: u32, l3: &[u8]) -> Option<u32> {
     let (header, rest) = l3.split_first_chunk::<V6_LEN>()?;
     extend(header_crc, header, &V6_VARYING, rest)

@@ -212,8 +212,9 @@ impl<'a> Packet<'a> {
         Fingerprint { icrc: self.icrc, fields: RetransmitFields::of(self.l3).unwrap_or_default() }
     }
 
-    /// Returns whether this packet, with the IP identification and AckReq of `other`, has the ICRC of `other`. Equal
-    /// ICRCs do not prove equal packets, because an attacker can forge a packet with a given ICRC.
+    /// Returns whether the ICRC of this packet, after IP identification and AckReq are replaced by those of `other`, is
+    /// the ICRC of `other`. Equal ICRCs do not prove equal packets, because an attacker can forge a packet with a given
+    /// ICRC.
     pub(crate) fn has_fingerprint(&self, other: &Fingerprint) -> bool {
         icrc::compute_with(self.l3, other.fields) == Some(other.icrc)
     }

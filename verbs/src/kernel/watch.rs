@@ -39,13 +39,13 @@ impl InterfaceWatch {
         self.notifications.as_fd()
     }
 
-    /// Returns the configuration at the last change, or at [`InterfaceWatch::open`].
+    /// Returns the configuration that [`InterfaceWatch::open`] or, later, [`InterfaceWatch::poll`] last read.
     pub fn interface(&self) -> &Interface {
         &self.interface
     }
 
-    /// Returns the change since the previous call; `None` if the configuration is the same. Does not wait. After an
-    /// error the next call reads the configuration again.
+    /// Returns the change since the previous call; `None` if the configuration is the same. Does not wait. If the read
+    /// of the configuration fails, the next call reads the configuration again.
     pub fn poll(&mut self) -> Result<Option<InterfaceChange>, KernelError> {
         match self.notifications.changes(DATAGRAMS_PER_CALL)? {
             Some(notifications) => {

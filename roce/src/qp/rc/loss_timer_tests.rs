@@ -6,7 +6,8 @@
 //!     send N    N SENDs of one packet, the last with AckReq    read N   a READ of N responses
 //!     ack P, nak P    ACK of all PSNs below P; PSN sequence error with PSN P
 //!     sack P Q..      SACK: PSNs below P executed, PSNs Q.. buffered     stale    a stale response
-//!     resp P = part P READ response LAST or ONLY with PSN P     first P   READ response FIRST or MIDDLE with PSN P
+//!     resp P, part P  both: READ response LAST or ONLY with PSN P
+//!     first P         READ response FIRST or MIDDLE with PSN P
 //!     rnr P W         RNR NAK with PSN P and a wait of W us
 //!     out       sends the retransmissions that are permitted
 //!     time      calls `Requester::on_time`
@@ -473,7 +474,8 @@ fn nothing_is_sent_in_an_rnr_wait() {
     check(RNR_WAITS);
 }
 
-/// A PSN sequence error reduces the loss window, but not below four READs of the oldest READ's length.
+/// A PSN sequence error reduces the loss window, to at least 16 packets. Even if the loss window is smaller, four READs
+/// of the length of the oldest READ in flight may be in flight.
 #[test]
 fn the_loss_window_permits_four_reads() {
     for (read_pkts, pkts_max) in [(2, 16), (4, 16), (5, 20), (64, 256)] {

@@ -5,8 +5,10 @@
 //!   history   | served | served    | served in part | waiting |      at most max_dest_rd_atomic READs
 //!   queue              | duplicate | served in part | waiting |      in PSN order
 //! ```
-//! A duplicate READ request of 74 bytes may cause the retransmission of a megabyte, so the number of responses
-//! retransmitted for each READ of the history is limited; see [`RETRANSMITS_PER_READ`].
+//! A duplicate READ request of 74 bytes may cause the retransmission of a megabyte. Therefore each READ of the history
+//! has a retransmission limit, in responses: [`RETRANSMITS_PER_READ`] times the number of responses of the READ, plus
+//! [`RETRANSMIT_PKTS_MIN`]. A response retransmitted beyond the retransmission limit takes a token of a token bucket,
+//! which the READs of the queue pair share; see [`RETRANSMIT_PKTS_PER_SEC`].
 
 use crate::id::Msn;
 use crate::psn::Psn;
@@ -23,11 +25,11 @@ pub const RETRANSMITS_PER_READ: u32 = 16;
 /// of its responses, because the single response of a short READ may be lost many times.
 pub const RETRANSMIT_PKTS_MIN: u32 = 64;
 
-/// Responses per second that a queue pair may retransmit beyond the limits of its READs, so that READs progress at high
-/// loss.
+/// Responses per second that a queue pair may retransmit beyond the retransmission limits of its READs, so that READs
+/// progress at high loss.
 pub const RETRANSMIT_PKTS_PER_SEC: u64 = 50_000;
 
-/// Largest burst of responses retransmitted beyond the limits of their READs, in packets.
+/// Largest burst of responses retransmitted beyond the retransmission limits of their READs, in packets.
 pub const RETRANSMIT_BURST_PKTS: u64 = 256;
 
 const NANOS_PER_PKT: u64 = 1_000_000_000 / RETRANSMIT_PKTS_PER_SEC;
@@ -101,11 +103,11 @@ pub(crate) enum NotQueued {
     NoRoom,
     /// The READ is a duplicate, but is not part of a READ of the history.
     NotRemembered,
-    /// The READ is a duplicate, and the limit of responses retransmitted for this READ is reached.
+    /// The READ is a duplicate; its retransmission limit and the [`Allowance`] do not permit the retransmission.
     TooOften,
 }
 
-/// A READ of the history, and the limit of responses retransmitted for it.
+/// A READ of the history, and the unused part of its retransmission limit.
 #[derive(Clone, Copy, Debug)]
 struct ResponderResource {
     request: ReadRequest,
@@ -121,7 +123,7 @@ impl ResponderResource {
     }
 }
 
-/// Token bucket of a queue pair for retransmissions beyond the limit of a READ; one token is one response.
+/// Token bucket of a queue pair for responses beyond the retransmission limits of its READs; one token is one response.
 #[derive(Clone, Copy, Debug)]
 struct Allowance {
     /// Time from which the unused tokens have accrued. If tokens were taken in advance, this time is in the future.
@@ -211,10 +213,10 @@ impl ReadQueue {
         self.new_reads += 1;
     }
 
-    /// Queues the responses requested by a duplicate with PSN `psn` and RETH `reth`, up to the limit of
-    /// retransmissions. Does not queue a response that the queue already contains and that is still to be sent. If
-    /// response `psn` of a READ in the queue was sent, go-back-N rewinds this READ to `psn`, and selective repeat
-    /// queues the requested part.
+    /// Queues the responses requested by a duplicate with PSN `psn` and RETH `reth`: as many as the retransmission
+    /// limit of the READ and the [`Allowance`] permit. Does not queue a response that the queue already contains and
+    /// that is still to be sent. If response `psn` of a READ in the queue was sent, go-back-N rewinds this READ to
+    /// `psn`, and selective repeat queues the requested part.
     pub(crate) fn on_duplicate(&mut self, psn: Psn, reth: &Reth, now: Instant) -> Result<(), NotQueued> {
         let (read, mut again) = self.resource_of(psn, reth).ok_or(NotQueued::NotRemembered)?;
         let covers = |waiting: &Waiting| psn.index_in(waiting.request.first, waiting.request.packets);
@@ -289,9 +291,9 @@ impl ReadQueue {
         }
     }
 
-    /// Rewinds the READ at position `place` of the queue, so that response `index` is sent next. The number of
-    /// responses to be retransmitted is deducted from the limit of retransmissions of this READ (entry `read` of the
-    /// history). Responses beyond this limit are deducted from the allowance.
+    /// Rewinds the READ at position `place` of the queue, so that response `index` is sent next. The responses to be
+    /// retransmitted are deducted from `retransmits_left` of this READ (entry `read` of the history). The responses
+    /// beyond `retransmits_left` take tokens of the allowance.
     fn rewind(&mut self, place: usize, index: u32, read: usize, now: Instant) -> Result<(), NotQueued> {
         let Some(sent) = self.queue.get(place).map(|waiting| waiting.sent) else { return Ok(()) };
         let wanted = sent.saturating_sub(index);
@@ -308,8 +310,8 @@ impl ReadQueue {
         Ok(())
     }
 
-    /// Returns the number of responses, at most `wanted`, that may be retransmitted. Deducts the responses within the
-    /// limit of READ `read` from this limit, and the remaining responses from the allowance.
+    /// Returns the number of responses, at most `wanted`, that may be retransmitted. Deducts these responses from
+    /// `retransmits_left` of READ `read`; the responses beyond `retransmits_left` take tokens of the allowance.
     fn charge(&mut self, read: usize, wanted: u32, now: Instant) -> u32 {
         let Some(read) = self.resources.get_mut(read) else { return 0 };
         let granted = wanted.min(read.retransmits_left);
@@ -521,7 +523,8 @@ mod tests {
             (0..5).for_each(|_| reads.on_sent());
             rewound += 1;
         }
-        // Before the first rewind no response had been sent, so the first rewind used up none of the limit.
+        // The first duplicate is received before any response is sent, so it takes nothing from the retransmission
+        // limit of the READ.
         assert_eq!(rewound - 1, (RETRANSMITS_PER_READ * 10 + RETRANSMIT_PKTS_MIN) / 5);
         assert_eq!(drain(&mut reads), (15..20).collect::<Vec<_>>(), "it goes on where it was");
     }

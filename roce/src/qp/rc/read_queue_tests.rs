@@ -22,7 +22,7 @@ enum Step {
     /// A duplicate READ: PSN, number of responses, result of `on_duplicate`.
     Again(i32, u32, Result<(), NotQueued>),
     /// Time advances by this number times [`NANOS_PER_PKT`], the time in which one token of `Allowance` accrues.
-    /// Each response retransmitted beyond the limit of its READ takes one token.
+    /// Each response retransmitted beyond the retransmission limit of its READ takes one token.
     Later(u64),
     /// Equal duplicate READs, each received after all responses to the previous duplicate were sent: PSN, number of
     /// responses to one duplicate, number of duplicates.

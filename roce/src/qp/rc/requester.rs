@@ -22,9 +22,9 @@ use crate::wire::{Opcode, PacketSpec, RecvEth, Reth};
 
 const RNR_RETRY_FOREVER: u8 = 7;
 
-/// The loss window permits at least this number of READs of the length of the oldest READ. A loss window of less than
-/// two READs would permit one READ at a time, with a round trip between two READs. Four READs of up to 4 packets are
-/// within the smallest loss window.
+/// If the oldest request in flight is a READ request, this number of READs of the same length may be in flight, even if
+/// the loss window is smaller. A loss window of less than two READs would permit one READ at a time, with a round trip
+/// between two READs. Four READs of up to 4 packets are within the smallest loss window.
 const READS_IN_FLIGHT_MIN: u32 = 4;
 
 /// Parameters of a requester, known at the transition to RTS; fields as in [`ConnAttr`].

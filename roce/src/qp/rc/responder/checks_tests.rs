@@ -196,7 +196,7 @@ const fn at(at: i32, packet: Pkt) -> Pkt {
     Pkt { at, ..packet }
 }
 
-/// Defaults of the rows: a queue pair with all rights, a receive of the length of the region, no earlier packets.
+/// Defaults of the rows: a queue pair with all rights, a receive of `REGION_BYTES`, no earlier packets.
 const ROW: Row = Row {
     name: "",
     rule: "",
