@@ -282,7 +282,7 @@ impl SelectiveRepeat {
     /// After a probe timeout, marks a probe for retransmission: one packet, whose acknowledgement shows the loss of all
     /// unacknowledged packets sent before the probe. `last_due` is the PSN [`SentLog::executed`] - 1.
     ///
-    /// | expiry since progress | PSN marked |
+    /// | expiry since a packet was newly acknowledged | PSN marked |
     /// |---|---|
     /// | first, if the last packet in flight is a READ request, and READ response `last_due` is missing | `last_due` |
     /// | first, in all other cases | last packet in flight |
