@@ -206,7 +206,7 @@ impl Drop for MemoryTable {
 pub(crate) struct MemoryView {
     table: Arc<MemoryTable>,
     epoch: Arc<Epoch>,
-    /// From `enter` until `leave`: the table of places that `enter` loaded. Otherwise `None`.
+    /// From `enter` until `leave`: the hash table of the regions, as `enter` loaded it. Otherwise `None`.
     places: Option<NonNull<Places>>,
 }
 
@@ -220,7 +220,7 @@ impl MemoryView {
         MemoryView { table, epoch, places: None }
     }
 
-    /// Permits opening regions until `leave`. A thread that deregisters a region or replaces the table of places waits
+    /// Permits opening regions until `leave`. A thread that deregisters a region or replaces the hash table waits
     /// for `leave`. A second `enter` before `leave` has no effect.
     #[inline]
     pub(crate) fn enter(&mut self) {
