@@ -23,8 +23,8 @@
 #   miri                 tests under Miri, where rustup has or can install a nightly toolchain with it
 #   fuzz                 each fuzz target for a minute
 #
-# The last lines name the steps that could not run. Among all steps, image, package and fuzz run beside other steps,
-# because each of them uses one core for most of its time; their output follows that of the steps beside them.
+# The last lines name the steps that could not run. Among all steps, image, package, instructions and fuzz run beside
+# other steps, because each of them uses one core for most of its time; their output follows that of these other steps.
 #
 # packages and image use sudo where the caller is not root; all other steps run as an ordinary user, and no test
 # installs anything. No process is left running; only target/, ~/.cache and (msrv) rustup's toolchains are written.
@@ -203,14 +203,20 @@ find_skips() {
 
 tests() {
     find_skips
-    step "tests, without the guest"
+    step "tests, without the guest and live ports"
     # `cargo test` does not build a library that no test is linked with.
     cargo build --workspace --bins --lib --locked
     ROCE_NO_INSTALL=1 cargo test --workspace --locked -- --skip guest:: --skip ports:: --skip attack:: "${skips[@]}"
-    # Tests are built with another profile, whose optimisations differ from those of a release.
+}
+
+# Tests are built with another profile, whose optimisations differ from those of a release.
+released() {
     step "unit tests of the engine, built as released"
     cargo test --release --package roce --lib --locked
-    # Apart from the simulation, which takes every core: real processes answer in real time.
+}
+
+# Apart from the simulation, which takes every core: real processes answer in real time. Call `tests` before.
+live() {
     step "tests of live ports"
     ROCE_NO_INSTALL=1 cargo test --workspace --locked --test main -- ports:: attack:: "${skips[@]}"
 }
@@ -382,17 +388,22 @@ all() {
     build
     join_beside
     tests
-    beside package
-    wrap
-    join_beside
+    live
     guest
-    beside fuzz
-    instructions
+    beside on_one_core
+    wrap
     loom
     asan
     tsan
     miri
     join_beside
+}
+
+on_one_core() {
+    released
+    package
+    instructions
+    fuzz
 }
 
 [ $# -gt 0 ] || set -- all
@@ -408,7 +419,11 @@ for name in "$@"; do
 done
 for name in "$@"; do
     case $name in
-        test) tests ;;
+        test)
+            tests
+            released
+            live
+            ;;
         -h | --help) sed -n '2,/^set/{/^set/d;s/^# \{0,1\}//;p}' "$0" ;;
         *) "$name" ;;
     esac
