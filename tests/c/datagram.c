@@ -8,17 +8,11 @@
 #include <string.h>
 #include <time.h>
 
+#include "check.h"
+
 #define QKEY 0x1234
 #define GRH 40
 #define TIMEOUT_SECONDS 20
-
-#define CHECK(condition)                                                                                              \
-    do {                                                                                                              \
-        if (!(condition)) {                                                                                           \
-            fprintf(stderr, "%s:%d: %s\n", __FILE__, __LINE__, #condition);                                           \
-            exit(1);                                                                                                  \
-        }                                                                                                             \
-    } while (0)
 
 int main(int argc, char **argv)
 {

@@ -11,17 +11,11 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "check.h"
+
 #define TIMEOUT_SECONDS 60
 #define PAUSE_MICROS 5000
 #define SIGNALS 20
-
-#define CHECK(condition)                                                                                              \
-    do {                                                                                                              \
-        if (!(condition)) {                                                                                           \
-            fprintf(stderr, "%s:%d: %s\n", __FILE__, __LINE__, #condition);                                           \
-            exit(1);                                                                                                  \
-        }                                                                                                             \
-    } while (0)
 
 static struct ibv_context *context;
 static struct ibv_comp_channel *channel;

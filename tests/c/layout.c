@@ -9,13 +9,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define CHECK(condition)                                                                                                \
-    do {                                                                                                                \
-        if (!(condition)) {                                                                                             \
-            fprintf(stderr, "%s:%d: %s\n", __FILE__, __LINE__, #condition);                                             \
-            exit(1);                                                                                                    \
-        }                                                                                                               \
-    } while (0)
+#include "check.h"
 
 #define SIZE(type, bytes) _Static_assert(sizeof(struct type) == (bytes), "size of " #type)
 #define AT(type, field, bytes) _Static_assert(offsetof(struct type, field) == (bytes), "offset of " #type "." #field)

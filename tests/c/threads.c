@@ -9,18 +9,11 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "check.h"
+
 #define THREADS 8
 #define DEPTH 64
 #define BYTES 64
-
-#define CHECK(condition)                                                                                              \
-    do {                                                                                                              \
-        int saved = errno;                                                                                            \
-        if (!(condition)) {                                                                                           \
-            fprintf(stderr, "%s:%d: %s (errno %d: %s)\n", __FILE__, __LINE__, #condition, saved, strerror(saved));    \
-            exit(1);                                                                                                  \
-        }                                                                                                             \
-    } while (0)
 
 /* A queue pair and its completion queue. A message has two completions: of the SEND, and of its receive. The completion
  * queue has room for all, because a place in a send or receive queue is free again as soon as its work request completes,

@@ -14,19 +14,12 @@
 #include <time.h>
 #include <unistd.h>
 
+#include "check.h"
+
 #define DEPTH 64
 #define HALF 4096
 #define TIMEOUT_SECONDS 20
 #define NANOS 1000000000ULL
-
-#define CHECK(condition)                                                                                              \
-    do {                                                                                                              \
-        int saved = errno;                                                                                            \
-        if (!(condition)) {                                                                                           \
-            fprintf(stderr, "%s:%d: %s (errno %d: %s)\n", __FILE__, __LINE__, #condition, saved, strerror(saved));    \
-            exit(1);                                                                                                  \
-        }                                                                                                             \
-    } while (0)
 
 /* The call returns null and sets errno. */
 #define FAILS(call, error)                                                                                            \
