@@ -340,6 +340,7 @@ tsan() {
     RUSTFLAGS="--cfg sanitizer -Zsanitizer=thread -Cforce-frame-pointers=yes" CARGO_PROFILE_DEV_OPT_LEVEL=1 \
         cargo "+$MIRI_TOOLCHAIN" build -Zbuild-std --package preload --locked --target "$(host)" \
         --target-dir target/thread-std
+    local -x TSAN_OPTIONS="halt_on_error=1"
     local sysroot library
     sysroot=$(rustc "+$MIRI_TOOLCHAIN" --print sysroot)
     library=target/thread-std/$(host)/debug/libroce_verbs.so
