@@ -2,15 +2,11 @@
 
 mod common;
 
-use common::{End, pair, settle};
+use common::{End, pair, settle, statuses};
 use roce::port::Port;
 use roce::qp::{PathMtu, QpAttr, QpState};
 use roce::queue::{SendOp, Sge, WcStatus};
 use roce::start;
-
-fn statuses(end: &mut End) -> Vec<(u64, WcStatus)> {
-    end.completions().iter().map(|cqe| (cqe.wr_id, cqe.status)).collect()
-}
 
 /// Drops all frames in flight to `end`, and returns their number.
 fn lose(end: &mut End) -> usize {

@@ -3,7 +3,7 @@
 
 mod common;
 
-use common::{End, conn, pair, pair_over, ports, settle, uc_pair_over};
+use common::{End, conn, pair, pair_over, ports, settle, statuses, uc_pair_over};
 use proptest::prelude::*;
 use roce::engine::Event;
 use roce::engine::limits::TX_BUDGET_PKTS;
@@ -16,10 +16,6 @@ use roce::recovery::RecoveryScheme;
 use roce::start;
 
 const OK: WcStatus = WcStatus::Success;
-
-fn statuses(end: &mut End) -> Vec<(u64, WcStatus)> {
-    end.completions().iter().map(|cqe| (cqe.wr_id, cqe.status)).collect()
-}
 
 /// Drops all frames in flight to `end`, and returns their number.
 fn lose(end: &mut End) -> usize {

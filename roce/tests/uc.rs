@@ -2,12 +2,10 @@
 
 mod common;
 
-use common::{End, conn, connect_qp, pair, ports, settle, uc_pair_over};
+use common::{End, conn, connect_qp, pair, ports, put, settle, state_of, statuses, take, uc_pair_over};
 use proptest::prelude::*;
 use roce::engine::Event;
 use roce::id::LKey;
-use roce::port::Port;
-use roce::port::loopback::LoopbackPort;
 use roce::qp::{AddressVector, PathMtu, QpAttr, QpInit, QpState, ServiceType};
 use roce::queue::{Cqe, SendOp, Sge, WcOpcode, WcStatus};
 use roce::start;
@@ -19,26 +17,6 @@ const MTU_BYTES: u32 = 256;
 fn uc_pair() -> (End, End) {
     let (port_a, port_b) = ports();
     uc_pair_over(port_a, port_b, 1 << 16)
-}
-
-fn statuses(end: &mut End) -> Vec<(u64, WcStatus)> {
-    end.completions().iter().map(|cqe| (cqe.wr_id, cqe.status)).collect()
-}
-
-fn state_of(end: &End) -> QpState {
-    end.engine.query_qp(end.qpn).unwrap().0
-}
-
-/// Removes and returns all frames in flight to `port`.
-fn take(port: &mut LoopbackPort) -> Vec<Vec<u8>> {
-    let mut frames = Vec::new();
-    port.rx_burst(&mut frames, usize::MAX);
-    frames.iter().map(|frame| frame.as_ref().to_vec()).collect()
-}
-
-fn put(port: &mut LoopbackPort, frame: &[u8]) {
-    port.tx_reserve(frame.len()).unwrap().copy_from_slice(frame);
-    port.tx_flush();
 }
 
 #[test]

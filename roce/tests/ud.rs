@@ -4,12 +4,11 @@
 mod common;
 
 use common::forge::Forged;
-use common::{End, conn, pair, ports, settle, start_datagrams, ud_pair_over};
+use common::{End, conn, pair, ports, put, settle, start_datagrams, state_of, statuses, take, ud_pair_over};
 use proptest::prelude::*;
 use roce::engine::{CreateError, DestroyError, Event};
 use roce::id::{AhId, Gid, LKey, Mac, PKey, QKey, Qpn};
 use roce::port::Port;
-use roce::port::loopback::LoopbackPort;
 use roce::psn::Psn;
 use roce::qp::{AddressVector, PathMtu, QpAttr, QpInit, QpState, ServiceType};
 use roce::queue::{
@@ -40,29 +39,10 @@ fn to(ah: AhId, qpn: Qpn) -> SendOp {
     SendOp::SendTo { to: Destination { ah, qpn, qkey: QKEY } }
 }
 
-fn statuses(end: &mut End) -> Vec<(u64, WcStatus)> {
-    end.completions().iter().map(|cqe| (cqe.wr_id, cqe.status)).collect()
-}
-
-fn state_of(end: &End) -> QpState {
-    end.engine.query_qp(end.qpn).unwrap().0
-}
-
 fn bytes(end: &End, offset: usize, len: usize) -> Vec<u8> {
     let mut bytes = vec![0; len];
     end.memory.read(offset, &mut bytes).unwrap();
     bytes
-}
-
-fn take(port: &mut LoopbackPort) -> Vec<Vec<u8>> {
-    let mut frames = Vec::new();
-    port.rx_burst(&mut frames, usize::MAX);
-    frames.iter().map(|frame| frame.as_ref().to_vec()).collect()
-}
-
-fn put(port: &mut LoopbackPort, frame: &[u8]) {
-    port.tx_reserve(frame.len()).unwrap().copy_from_slice(frame);
-    port.tx_flush();
 }
 
 #[test]

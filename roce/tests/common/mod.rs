@@ -12,6 +12,7 @@ use roce::port::{Port, PortCaps};
 use roce::qp::{AddressVector, ConnAttr, PathMtu, QpAttr, QpInit, QpState, ServiceType};
 use roce::queue::{
     CqId, CqPoller, Cqe, RecvPoster, RecvRequest, SendData, SendFlags, SendOp, SendPoster, SendRequest, Sge,
+    WcStatus,
 };
 use roce::recovery::RecoveryScheme;
 use roce::start;
@@ -293,4 +294,26 @@ pub(crate) fn settle(a: &mut End, b: &mut End) {
         }
     }
     panic!("two engines talk for ever");
+}
+
+/// Removes the completions of `end`. Returns the number of the work request and the status of each completion.
+pub(crate) fn statuses(end: &mut End) -> Vec<(u64, WcStatus)> {
+    end.completions().iter().map(|cqe| (cqe.wr_id, cqe.status)).collect()
+}
+
+pub(crate) fn state_of(end: &End) -> QpState {
+    end.engine.query_qp(end.qpn).unwrap().0
+}
+
+/// Removes and returns all frames in flight to `port`.
+pub(crate) fn take(port: &mut LoopbackPort) -> Vec<Vec<u8>> {
+    let mut frames = Vec::new();
+    port.rx_burst(&mut frames, usize::MAX);
+    frames.iter().map(|frame| frame.as_ref().to_vec()).collect()
+}
+
+/// Sends `frame` from `port`.
+pub(crate) fn put(port: &mut LoopbackPort, frame: &[u8]) {
+    port.tx_reserve(frame.len()).unwrap().copy_from_slice(frame);
+    port.tx_flush();
 }
