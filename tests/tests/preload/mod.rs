@@ -11,49 +11,41 @@ fn program(name: &str) -> PathBuf {
     compile(name, &Path::new(env!("CARGO_TARGET_TMPDIR")).join(name_here))
 }
 
+/// Runs tests/c/NAME.c with the library, on the port `net_ring{ring}`, which receives every frame that it sends. The
+/// program must succeed and print `wanted`.
+fn expect_output(name: &str, args: &[&str], ring: u8, wanted: &str) {
+    let program = program(name);
+    let mut command = Command::new(&program);
+    command.args(args).env("LD_PRELOAD", library());
+    command.env("ROCE_PORT", format!("eal:net_ring{ring},ip=10.0.{ring}.1/24"));
+    let output = Process::start(&mut command).finish(TIMEOUT).expect_success(name);
+    assert_eq!(output.stdout.trim(), wanted);
+    std::fs::remove_file(program).unwrap();
+}
+
 /// The compiler checks the sizes and offsets in tests/c/layout.c.
 #[test]
 fn programs_compiled_against_other_headers_find_the_functions() {
-    let program = program("layout");
-    let mut command = Command::new(&program);
-    command.env("LD_PRELOAD", library()).env("ROCE_PORT", "eal:net_ring58,ip=10.0.58.1/24");
-    let output = Process::start(&mut command).finish(TIMEOUT).expect_success("layout.c");
-    assert_eq!(output.stdout.trim(), "all checks passed");
-    std::fs::remove_file(program).unwrap();
+    expect_output("layout", &[], 58, "all checks passed");
 }
 
 /// The checks are in tests/c/verbs.c. The port receives every frame that it sends.
 #[test]
 fn objects_data_and_events_are_those_of_the_header() {
-    let program = program("verbs");
-    let mut command = Command::new(&program);
-    command.env("LD_PRELOAD", library()).env("ROCE_PORT", "eal:net_ring60,ip=10.0.60.1/24");
-    let output = Process::start(&mut command).finish(TIMEOUT).expect_success("verbs.c");
-    assert_eq!(output.stdout.trim(), "all checks passed");
-    std::fs::remove_file(program).unwrap();
+    expect_output("verbs", &[], 60, "all checks passed");
 }
 
 /// Every message of tests/c/threads.c completes.
 #[test]
 fn eight_threads_share_queues() {
-    let program = program("threads");
-    let mut command = Command::new(&program);
-    command.arg("1000").env("LD_PRELOAD", library()).env("ROCE_PORT", "eal:net_ring62,ip=10.0.62.1/24");
-    let output = Process::start(&mut command).finish(TIMEOUT).expect_success("threads.c");
-    assert_eq!(output.stdout.trim(), "all messages completed");
-    std::fs::remove_file(program).unwrap();
+    expect_output("threads", &["1000"], 62, "all messages completed");
 }
 
 /// A handler without SA_RESTART ends `ibv_get_cq_event` and `ibv_get_async_event`, another handler does not, and a thread
 /// that is cancelled unwinds its stack.
 #[test]
 fn signals_and_cancellation_end_the_calls_that_wait() {
-    let program = program("interrupt");
-    let mut command = Command::new(&program);
-    command.env("LD_PRELOAD", library()).env("ROCE_PORT", "eal:net_ring63,ip=10.0.63.1/24");
-    let output = Process::start(&mut command).finish(TIMEOUT).expect_success("interrupt.c");
-    assert_eq!(output.stdout.trim(), "all checks passed");
-    std::fs::remove_file(program).unwrap();
+    expect_output("interrupt", &[], 63, "all checks passed");
 }
 
 /// Calls of each thread of tests/c/random.c.
