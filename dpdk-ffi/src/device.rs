@@ -4,6 +4,7 @@ use std::ffi::{CStr, CString};
 use std::fs;
 use std::os::fd::RawFd;
 use std::path::{Path, PathBuf};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use crate::eal::Eal;
 use crate::errno::Errno;
@@ -265,9 +266,6 @@ fn attach(
     args: &str,
     access: MemifAccess,
 ) -> Result<Device, DeviceError> {
-    if port_by_name(&c_name).is_some() {
-        return Err(DeviceError::AlreadyAttached { name: name.to_owned() });
-    }
     let mark = log::mark();
     let failed = |errno| DeviceError::Attach {
         name: name.to_owned(),
@@ -276,8 +274,12 @@ fn attach(
         log: log::since(mark),
     };
     let c_args = CString::new(args).map_err(|_| failed(Errno::INVALID))?;
+    let hotplug = Hotplug::lock();
+    if port_by_name(&c_name).is_some() {
+        return Err(DeviceError::AlreadyAttached { name: name.to_owned() });
+    }
     let guard = guard::lock(name);
-    // SAFETY: three C strings, which EAL copies; it has its own lock for the lists of devices.
+    // SAFETY: three C strings, which EAL copies; `hotplug` is held.
     let add = || unsafe { dpdk_sys::rte_eal_hotplug_add(bus.as_ptr(), c_name.as_ptr(), c_args.as_ptr()) };
     let (ret, sockets) = match name.starts_with(AF_PACKET) {
         true => new_sockets(libc::AF_PACKET, add),
@@ -292,6 +294,7 @@ fn attach(
         _ => true,
     };
     drop(guard);
+    drop(hotplug);
     Errno::check(ret).map_err(failed)?;
     match port_id {
         Some(port_id) => {
@@ -306,6 +309,18 @@ fn attach(
     }
 }
 
+/// Held while a device is attached or detached: EAL changes its list of device arguments (`rte_devargs`) without a
+/// lock of its own, and the sockets of an af_packet device are known as those that appear meanwhile. Taken before
+/// [`guard::Lock`].
+struct Hotplug(#[expect(dead_code, reason = "held, not used")] MutexGuard<'static, ()>);
+
+impl Hotplug {
+    fn lock() -> Self {
+        static LOCK: Mutex<()> = Mutex::new(());
+        Self(LOCK.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+}
+
 fn port_by_name(name: &CStr) -> Option<PortId> {
     let mut port_id = 0;
     // SAFETY: a C string and a place for the answer.
@@ -314,8 +329,9 @@ fn port_by_name(name: &CStr) -> Option<PortId> {
 
 fn detach(bus: &CStr, name: &CStr) {
     // A driver that cannot detach keeps the device: its name stays taken, without another effect.
+    let _hotplug = Hotplug::lock();
     let _guard = guard::lock(name.to_str().unwrap_or_default());
-    // SAFETY: two C strings; the device's port is not used any more.
+    // SAFETY: two C strings; the device's port is not used any more; `_hotplug` is held.
     unsafe { dpdk_sys::rte_eal_hotplug_remove(bus.as_ptr(), name.as_ptr()) };
 }
 

@@ -114,6 +114,11 @@ fn a_packed_pool_leaves_no_gaps() {
 }
 
 #[test]
+fn threads_attach_and_detach_devices_at_the_same_time() {
+    play_alone("hotplug");
+}
+
+#[test]
 fn ports_and_mbufs_change_threads() {
     play_alone("threads");
 }

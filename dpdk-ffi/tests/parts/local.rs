@@ -157,6 +157,21 @@ pub(super) fn reopen() {
     assert!(descriptors < 40, "{descriptors} files are open: each life leaves some behind");
 }
 
+/// Without mutual exclusion, EAL's list of device arguments loses its end within some hundred rounds.
+pub(super) fn hotplug() {
+    const ROUNDS: usize = 500;
+    let eal = eal();
+    std::thread::scope(|scope| {
+        for number in 0..4 {
+            scope.spawn(move || {
+                for _ in 0..ROUNDS {
+                    drop(eal.attach_vdev(&format!("net_null{number}"), "size=100").unwrap());
+                }
+            });
+        }
+    });
+}
+
 /// One port, driven by several threads, registered or not, and mbufs freed on other threads.
 pub(super) fn threads() {
     const ROUNDS: usize = 2000;

@@ -28,6 +28,7 @@ pub(crate) fn play(part: &str) {
         "ring" => local::ring(),
         "stalled" => local::stalled(),
         "reopen" => local::reopen(),
+        "hotplug" => local::hotplug(),
         "threads" => local::threads(),
         "queue_threads" => queues::threads(),
         "queues_in_turn" => queues::in_turn(),
