@@ -8,7 +8,8 @@
 //!        v    |                   |
 //!      WATCHING: naps <-----------'
 //!
-//!   (1) a wake source of the port reports a frame, a deadline of the engine expires, or a thread rings the bell
+//!   (1) a wake source of the port reports a frame, a deadline of the engine expires, or a thread rings the bell; after
+//!       `ARMED_POLLS_MAX` polls that found work, the background thread disarms the port
 //!   (2) no poll found work for the time of `linger`
 //!   (3) application threads poll often without requesting notifications; the polling thread disarms the port
 //!       (`Shared::take_over`)
@@ -50,6 +51,10 @@ const NAP_STALLED_MAX: Duration = Duration::from_millis(200);
 /// Number of wake-ups without a frame, in succession, after which the background thread naps, because the wake source
 /// may stay readable for ever.
 const SPURIOUS_MAX: u32 = 16;
+/// Number of polls that find work while the port is armed, after which the background thread disarms the port. While a
+/// memif is armed, each burst of its peer costs the peer a system call; each arming costs this process a memory barrier
+/// of all processors (membarrier(2)). With this number, the two costs are of the same order.
+const ARMED_POLLS_MAX: u32 = 8;
 /// Interval between two calls of [`BackgroundServer::maintain`] on an idle device.
 const MAINTAIN_IDLE: Duration = Duration::from_secs(1);
 /// Interval between two calls of [`BackgroundServer::maintain`] on a device in use. Equal to the interval at which
@@ -112,6 +117,9 @@ pub(crate) struct BackgroundServer {
     /// Value of `Activity::polls` at the beginning of the last sleep.
     polls_slept: u64,
     spurious: u32,
+    /// Number of polls that find work, after which the background thread disarms the port; 0 while the port is not
+    /// armed by the background thread.
+    armed_polls: u32,
     /// Whether the statistics socket may end a rest. After a failure to accept a connection, false until the next call
     /// of `maintain`.
     accepts: bool,
@@ -131,6 +139,7 @@ impl BackgroundServer {
             polls_maintained: 0,
             polls_slept: 0,
             spurious: 0,
+            armed_polls: 0,
             accepts: true,
         }
     }
@@ -181,7 +190,17 @@ impl BackgroundServer {
         let _driving = shared.activity.drive_in_background();
         loop {
             let idle = match shared.try_lock() {
-                Some(mut driven) => driven.poll(shared.now()).is_idle(),
+                Some(mut driven) => {
+                    let is_idle = driven.poll(shared.now()).is_idle();
+                    // A leader has armed the port for its own sleep.
+                    if !is_idle && self.armed_polls > 0 && !shared.sleep.is_led() {
+                        self.armed_polls -= 1;
+                        if self.armed_polls == 0 {
+                            driven.disarm();
+                        }
+                    }
+                    is_idle
+                }
                 None => true,
             };
             let lingers = self.linger.goes_on(!idle);
@@ -223,6 +242,7 @@ impl BackgroundServer {
         } else {
             let is_armed = driven.arm() && shared.sleep.has_barriers();
             shared.wakes.iter().for_each(|wakes| wakes.switch(is_armed));
+            self.armed_polls = ARMED_POLLS_MAX;
             shared.sleep.announce();
             if !driven.poll(shared.now()).is_idle() {
                 shared.sleep.wake_up();

@@ -32,14 +32,17 @@ pub(crate) struct Counts {
     tx_bytes: Counter,
     /// Frames dropped because they need more of the peer's buffers than a frame may.
     tx_bad: Counter,
+    /// Interrupts raised at the peer, each by a system call.
+    tx_interrupts: Counter,
     /// Connections ended because of the peer's writes to the shared memory.
     violations: Counter,
 }
 
 impl Counts {
-    fn all(&self) -> [&Counter; 8] {
-        let Self { rx_frames, rx_bytes, rx_bad, rx_no_mbuf, tx_frames, tx_bytes, tx_bad, violations } = self;
-        [rx_frames, rx_bytes, rx_bad, rx_no_mbuf, tx_frames, tx_bytes, tx_bad, violations]
+    fn all(&self) -> [&Counter; 9] {
+        let Self { rx_frames, rx_bytes, rx_bad, rx_no_mbuf, tx_frames, tx_bytes, tx_bad, .. } = self;
+        let Self { tx_interrupts, violations, .. } = self;
+        [rx_frames, rx_bytes, rx_bad, rx_no_mbuf, tx_frames, tx_bytes, tx_bad, tx_interrupts, violations]
     }
 
     /// Sets the counters to zero.
@@ -77,6 +80,7 @@ pub(crate) fn xstats<'a>(
         ("rx_mbuf_allocation_errors", sum(|counts| &counts.rx_no_mbuf)),
         ("rx_bad_frames", sum(|counts| &counts.rx_bad)),
         ("tx_bad_frames", sum(|counts| &counts.tx_bad)),
+        ("tx_interrupts", sum(|counts| &counts.tx_interrupts)),
         ("peer_violations", sum(|counts| &counts.violations)),
         ("peers_refused", peers_refused),
     ];
@@ -176,8 +180,8 @@ impl Queue {
         let Some(Connection { live, rings, burst }) = self.connection() else { return 0 };
         let Some(ring) = &mut rings.tx else { return 0 };
         let (taken, outcome) = tx_live(&live.map, ring, frames, counts);
-        if taken > 0 {
-            notify(rings.tx_event.as_ref(), || ring.is_masked());
+        if taken > 0 && notify(rings.tx_event.as_ref(), || ring.is_masked()) {
+            counts.tx_interrupts.add(1);
         }
         if outcome.is_err() {
             live.give_up(counts);

@@ -50,13 +50,12 @@ pub(super) fn heavy_barrier() -> bool {
     membarrier(GLOBAL_EXPEDITED)
 }
 
-/// Wakes the consumer of a ring. `is_masked` reads the ring's flags.
+/// Wakes the consumer of a ring, if the consumer has not masked the interrupt; returns whether it did. `is_masked` reads
+/// the ring's flags.
 #[inline]
-pub(super) fn notify(event: Option<&Arc<Event>>, is_masked: impl FnOnce() -> bool) {
+pub(super) fn notify(event: Option<&Arc<Event>>, is_masked: impl FnOnce() -> bool) -> bool {
     light_barrier();
-    if !is_masked()
-        && let Some(event) = event
-    {
-        event.raise();
-    }
+    let Some(event) = event.filter(|_| !is_masked()) else { return false };
+    event.raise();
+    true
 }
