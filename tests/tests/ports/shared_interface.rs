@@ -162,9 +162,11 @@ impl Eight {
         act(a, b);
     }
 
-    /// Makes both processes of each pair write to and read from the other at once.
-    fn give_load(&mut self) {
+    /// Makes both processes of each pair write to and read from the other at once. The peer of a process in `victims`,
+    /// which will be killed, posts until its connection fails.
+    fn give_load(&mut self, victims: &[usize]) {
         for (a, b) in PAIRS.into_iter().flat_map(|(a, b)| [(a, b), (b, a)]) {
+            let time = if victims.contains(&b) { PATIENCE } else { LOAD };
             self.with_pair((a, b), |own, other| {
                 own.peer.give(&Command::Load(Load {
                     qps: vec![own.qp_reply().qp],
@@ -175,7 +177,7 @@ impl Eight {
                     rkey: other.mr.rkey,
                     outstanding: OUTSTANDING,
                     seed: a as u64,
-                    post_millis: LOAD.as_millis() as u64,
+                    post_millis: time.as_millis() as u64,
                     wait_millis: PATIENCE.as_millis() as u64,
                 }));
             });
@@ -208,7 +210,7 @@ fn eight_processes_send_at_once() {
     let _turn = turn();
     let mut eight = Eight::new();
     assert_eq!((leases(&eight.sides[0]), leases(&eight.sides[7])), (6, 2));
-    eight.give_load();
+    eight.give_load(&[]);
     (0..8).for_each(|end| eight.check_tally(end));
     PAIRS.into_iter().for_each(|pair| eight.check_exchange(pair));
     check_drops(&mut eight.ends);
@@ -218,9 +220,10 @@ fn eight_processes_send_at_once() {
 fn processes_of_one_interface_outlive_the_kill_of_another() {
     let _turn = turn();
     let mut eight = Eight::new();
-    eight.give_load();
+    let victims = [0, 4];
+    eight.give_load(&victims);
     std::thread::sleep(LOAD / 4);
-    for victim in [0, 4] {
+    for victim in victims {
         eight.ends[victim].peer.kill();
     }
     for end in [2, 3, 5, 7] {
@@ -230,7 +233,7 @@ fn processes_of_one_interface_outlive_the_kill_of_another() {
         assert_eq!(eight.tally(end).sends_with(WcStatus::RetryExcErr), 1, "the peer of {end} was killed");
     }
     assert_eq!(leases(&eight.sides[0]), 4, "the kernel frees the lease of a process that is killed");
-    for victim in [0, 4] {
+    for victim in victims {
         eight.ends[victim] = start(&eight.sides[victim]);
     }
     assert_eq!(leases(&eight.sides[0]), 6);
