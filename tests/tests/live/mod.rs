@@ -14,4 +14,4 @@ pub(crate) use peer::{Peer, TIMEOUT};
 pub(crate) use process::{
     Output, Process, capture_file, compile, is_root, library, ordinary_user, programs, roce, run, shared_dir,
 };
-pub(crate) use turn::{Turn, turn};
+pub(crate) use turn::{Turn, common_turn, turn};

@@ -11,7 +11,7 @@ use std::process::Command;
 
 use super::links::{Side, memif, veth};
 use super::run::{INTERRUPTIBLE, TIMEOUT, start_both};
-use crate::live::{Output, Process, run, turn};
+use crate::live::{Output, Process, common_turn, run};
 
 /// Command lines of both ports.
 const COMMON: [&str; 41] = [
@@ -180,13 +180,13 @@ fn check(port: &str, sides: &[Side; 2], host: &str, tcp_port: u16, programs: &[&
 
 #[test]
 fn command_lines_over_memif() {
-    let _turn = turn();
+    let _turn = common_turn();
     let programs = [&COMMON[..], &LOSSLESS].concat();
     check("memif", &memif("programs"), "localhost", 18642, &programs);
 }
 
 #[test]
 fn command_lines_over_af_packet() {
-    let _turn = turn();
+    let _turn = common_turn();
     check("af_packet", &veth("af_packet", 4200), "10.0.0.1", 18643, &COMMON);
 }
