@@ -226,7 +226,7 @@ impl Filesystem for CounterFiles {
     }
 
     fn open(&self, _: &Request, _: INodeNo, _: OpenFlags, reply: ReplyOpen) {
-        // Without DIRECT_IO the kernel would answer a later read with the bytes of an earlier read.
+        // Without DIRECT_IO the kernel reads into the page cache, and may answer later reads from there.
         reply.opened(FileHandle(self.open_file()), FopenFlags::FOPEN_DIRECT_IO | FopenFlags::FOPEN_NOFLUSH);
     }
 

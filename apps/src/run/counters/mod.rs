@@ -25,6 +25,7 @@ use std::os::fd::{AsFd as _, AsRawFd as _};
 use std::os::unix::ffi::OsStrExt as _;
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
+use std::process;
 use std::time::Duration;
 
 use anyhow::{Context as _, anyhow};
@@ -55,6 +56,12 @@ impl CounterServer {
     pub(super) fn start(devices: Vec<CountedDevice>) -> anyhow::Result<Self> {
         if !Path::new(FUSE).exists() {
             return Err(anyhow!("{FUSE} is missing: the kernel's module fuse is needed"));
+        }
+        // The first process of a PID namespace becomes the parent of the server, and may wait for all of its children.
+        if process::id() == 1 {
+            return Err(anyhow!(
+                "the program is the first process of its PID namespace: run an init process before it"
+            ));
         }
         let (socket, of_server) = UnixStream::pair()?;
         server::start(&devices, of_server.into()).context("cannot start the server of counters")?;
