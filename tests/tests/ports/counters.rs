@@ -6,6 +6,8 @@ use std::path::PathBuf;
 use std::process::Command;
 use std::time::{Duration, Instant};
 
+use roce::counters::{DropCounters, QpCounters};
+
 use super::links::{Side, memif, veth};
 use super::run::{TIMEOUT, both, launch};
 use crate::live::{Output, Process, library, roce, run, turn};
@@ -14,6 +16,11 @@ use crate::live::{Output, Process, library, roce, run, turn};
 const MESSAGES: u64 = 500;
 const MESSAGE_BYTES: u64 = 65_536;
 const DEVICE: &str = "/sys/class/infiniband/roce0/ports/1";
+
+/// A function of a shell that waits until its argument, a command, succeeds, but for less than `TIMEOUT`. The shell then
+/// goes on to kill the processes that it has started.
+const WAIT: &str =
+    "wait_until() { n=0; until eval \"$1\" || [ $((n += 1)) -gt 200 ]; do sleep 0.05; done; };";
 
 /// Returns the growth of a counter, as a program of perftest prints it.
 fn growth(output: &Output, name: &str) -> u64 {
@@ -126,14 +133,47 @@ fn counters_are_served_as_long_as_a_process_of_the_run_exists() {
     }
 }
 
+#[test]
+fn each_device_has_a_file_for_each_counter() {
+    let _turn = turn();
+    let [side, _] = memif("counters-files");
+    let counters = QpCounters::default().iter().chain(DropCounters::default().iter());
+    let mut expected: Vec<&str> = counters.map(|(name, _)| name).collect();
+    expected.sort();
+    let script = "cd /sys/class/infiniband && LC_ALL=C ls roce1/ports/1/hw_counters && \
+                  cat roce[01]/ports/1/counters/* roce[01]/ports/1/hw_counters/* | sort | uniq -c";
+    let mut command = launch(&side, "--port memif:@roce-tests-counters-second", &["sh", "-c", script]);
+    let output = Process::start(&mut command).finish(TIMEOUT).expect_success("cat");
+    let mut lines: Vec<&str> = output.stdout.lines().collect();
+    let values = lines.pop().expect("the values");
+    assert_eq!(lines, expected, "{output:?}");
+    // Six files in each directory `counters`.
+    assert_eq!(values.trim(), format!("{} 0", 2 * (6 + expected.len())), "{output:?}");
+}
+
+/// The client receives no payload, and the server sends none.
+#[test]
+fn values_are_sums_over_the_processes_of_a_run() {
+    let _turn = turn();
+    let [side, _far] = veth("af_packet", 4200);
+    let script = format!(
+        "cd {DEVICE}/hw_counters; endless='ib_send_bw -d roce0 -x 1 -F -p 18674 --run_infinitely -D 1'; \
+         {WAIT} $endless >&2 & server=$!; wait_until \"grep -q ':48F2 ' /proc/net/tcp*\"; \
+         $endless 10.0.0.1 >&2 & client=$!; \
+         wait_until '[ $(cat sent_bytes) -gt 0 ] && [ $(cat rcvd_bytes) -gt 0 ] && echo both'; \
+         kill -KILL $server $client; wait; cat sent_bytes rcvd_bytes"
+    );
+    let output = Process::start(&mut launch(&side, "", &["sh", "-c", &script])).finish(TIMEOUT);
+    assert_eq!(output.stdout, "both\n0\n0\n", "{output:?}");
+}
+
 /// A process that does not answer has counters that are unknown, not 0.
 #[test]
 fn counters_of_a_stopped_process_are_an_error() {
     let _turn = turn();
     let [side, _] = memif("counters-stopped");
     let script = format!(
-        "ib_send_bw -d roce0 -x 0 -F -p 18673 >&2 & \
-         until ls -l /proc/$!/fd | grep -q socket && grep -q ':48F1 ' /proc/net/tcp*; do sleep 0.05; done; \
+        "{WAIT} ib_send_bw -d roce0 -x 0 -F -p 18673 >&2 & wait_until \"grep -q ':48F1 ' /proc/net/tcp*\"; \
          cat {DEVICE}/hw_counters/sent_pkts; kill -STOP $!; cat {DEVICE}/hw_counters/sent_pkts; \
          kill -KILL $!; wait $!; cat {DEVICE}/hw_counters/sent_pkts"
     );
