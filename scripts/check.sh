@@ -199,6 +199,10 @@ find_skips() {
         skips+=(--skip the_stops_of_a_cpu_quota)
         not_run+=("test ..the_stops_of_a_cpu_quota: needs a writable cgroup controller cpu")
     }
+    [ -c /dev/fuse ] || {
+        skips+=(--skip ports::counters::)
+        not_run+=("tests ports::counters: need /dev/fuse (the kernel's module fuse)")
+    }
 }
 
 tests() {

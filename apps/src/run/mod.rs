@@ -7,6 +7,7 @@
 
 mod args;
 mod config;
+mod counters;
 mod library;
 mod namespace;
 mod tree;
@@ -25,6 +26,8 @@ use verbs::{DeviceDescription, describe};
 use crate::doctor;
 use crate::output;
 pub(crate) use args::RunArgs;
+use counters::CounterServer;
+pub(crate) use counters::{ServerArgs, serve};
 use namespace::Reach;
 use tree::TreeDevice;
 
@@ -89,8 +92,17 @@ fn show(config: &ProcessConfig, devices: &[DeviceDescription], verbose: bool) {
     let kinds = specs.iter().map(|(spec, _)| spec.kind);
     let tree: Vec<TreeDevice> =
         (0..).zip(specs.iter().zip(devices)).map(|(n, ((spec, _), d))| TreeDevice::new(n, spec, d)).collect();
+    let counted = tree.iter().map(TreeDevice::counted).collect();
+    let server = CounterServer::start(counted);
     let shown = namespace::enter(Reach::of(kinds)).and_then(|()| tree::mount(&tree));
-    if let (Err(error), true) = (shown, verbose) {
-        eprintln!("roce run: no entries in /sys/class/infiniband and /dev/infiniband: {error:#}");
+    if let Err(error) = shown {
+        if verbose {
+            eprintln!("roce run: no entries in /sys/class/infiniband and /dev/infiniband: {error:#}");
+        }
+        return;
+    }
+    let counted = server.and_then(|server| server.show(Path::new(tree::DEVICES)));
+    if let (Err(error), true) = (counted, verbose) {
+        eprintln!("roce run: no counters in /sys/class/infiniband: {error:#}");
     }
 }

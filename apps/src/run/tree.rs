@@ -1,5 +1,5 @@
 //! The entries of devices in /sys/class/infiniband, /sys/class/infiniband_verbs and /dev/infiniband. The values are those
-//! that the library reports to the program. Without `counters` and `hw_counters`, as the files do not change.
+//! that the library reports to the program. The files do not change; [`counters`](super::counters) adds those that do.
 
 use std::fs;
 use std::os::unix::fs::symlink;
@@ -8,9 +8,11 @@ use std::path::Path;
 use verbs::config::node_guid;
 use verbs::{DeviceDescription, Gid, LinkRate, PortSpec};
 
+use super::counters::CountedDevice;
 use super::namespace::{Overlays, bind};
 
-const DEVICES: &str = "/sys/class/infiniband";
+/// Directory of the devices.
+pub(super) const DEVICES: &str = "/sys/class/infiniband";
 const VERBS: &str = "/sys/class/infiniband_verbs";
 const NODES: &str = "/dev/infiniband";
 /// A character device that every user may read and write, in place of the device of uverbs: programs only check that it
@@ -47,6 +49,11 @@ impl TreeDevice {
             interface: description.interface.is_some().then(|| spec.target.clone()),
             gids: description.gids.clone(),
         }
+    }
+
+    /// Returns name and port, by which the device's counters are found.
+    pub(super) fn counted(&self) -> CountedDevice {
+        CountedDevice { name: self.name.clone(), port: self.port.clone() }
     }
 
     /// Writes the entry of /sys/class/infiniband.

@@ -2,6 +2,7 @@
 
 mod ci;
 mod command;
+mod counters;
 mod exchange;
 mod fork;
 mod kill;

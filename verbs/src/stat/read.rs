@@ -7,6 +7,7 @@ use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use nix::sys::socket::{getsockopt, sockopt::PeerCredentials};
 use serde::{Deserialize, Serialize};
 
 use super::counters::DeviceCounters;
@@ -76,7 +77,9 @@ pub fn read_all() -> Found {
     let user = User::current();
     let mut found = Found::default();
     for (directory, owner) in to_read(&user) {
-        read_directory(&directory, owner, &mut found);
+        for path in sockets(&directory, PREFIX) {
+            read_socket(path, owner, |_| true, &mut found);
+        }
         // Root does not remove sockets in directories of other users: if the owner replaces the directory by a link
         // after the check of `to_read`, root would remove a socket elsewhere.
         if owner == user.uid {
@@ -85,6 +88,27 @@ pub fn read_all() -> Found {
     }
     found.devices.sort_by(|a, b| (a.pid, &a.port).cmp(&(b.pid, &b.port)));
     found
+}
+
+/// Reads the statistics of the devices of the processes for which `is_selected`, which is called with the process ID,
+/// returns true. Of these devices, only those are read that [`read_all`] also reads. Connects to no socket of another
+/// process, because each connection wakes a process.
+pub fn read_selected(is_selected: impl Fn(u32) -> bool) -> Found {
+    let mut found = Found::default();
+    for (directory, owner) in to_read(&User::current()) {
+        for path in sockets(&directory, PREFIX) {
+            if named_pid(&path).is_some_and(&is_selected) {
+                read_socket(path, owner, &is_selected, &mut found);
+            }
+        }
+    }
+    found.devices.sort_by(|a, b| (a.pid, &a.port).cmp(&(b.pid, &b.port)));
+    found
+}
+
+/// Returns the process ID in the name of the socket `path`.
+fn named_pid(path: &Path) -> Option<u32> {
+    path.file_name()?.to_str()?.split('.').nth(1)?.parse().ok()
 }
 
 /// Returns the sockets in `directory` whose file names begin with `prefix`.
@@ -99,8 +123,7 @@ fn sockets(directory: &Path, prefix: &str) -> Vec<PathBuf> {
 
 /// Returns whether this PID namespace has a process with the process ID in the name of the socket `path`.
 fn is_running(path: &Path) -> bool {
-    let name = path.file_name().and_then(|name| name.to_str()).unwrap_or_default();
-    name.split('.').nth(1).is_some_and(|pid| Path::new("/proc").join(pid).exists())
+    named_pid(path).is_some_and(|pid| Path::new("/proc").join(pid.to_string()).exists())
 }
 
 /// Removes the statistics sockets of ended processes, including processes that ended before their socket listened. For
@@ -115,27 +138,32 @@ pub(super) fn remove_left(directory: &Path) {
     }
 }
 
-fn read_directory(directory: &Path, owner: u32, found: &mut Found) {
-    for path in sockets(directory, PREFIX) {
-        match read_one(&path, owner) {
-            Ok(device) => found.devices.push(device),
-            // An error of these two kinds is ignored: the process ended after its socket was listed, so the device no
-            // longer exists.
-            Err(error) if matches!(error.kind(), ErrorKind::NotFound | ErrorKind::ConnectionRefused) => {}
-            Err(error) => found.failed.push((path, error)),
-        }
+/// Reads the statistics from the socket `path`, if `is_selected` returns true for the process that has the socket open.
+fn read_socket(path: PathBuf, owner: u32, is_selected: impl Fn(u32) -> bool, found: &mut Found) {
+    match read_one(&path, owner, is_selected) {
+        Ok(device) => found.devices.extend(device),
+        // An error of these two kinds is ignored: the process ended after its socket was listed, so the device no
+        // longer exists.
+        Err(error) if matches!(error.kind(), ErrorKind::NotFound | ErrorKind::ConnectionRefused) => {}
+        Err(error) => found.failed.push((path, error)),
     }
 }
 
-fn read_one(path: &Path, uid: u32) -> io::Result<DeviceStat> {
+fn read_one(path: &Path, uid: u32, is_selected: impl Fn(u32) -> bool) -> io::Result<Option<DeviceStat>> {
     let stream = UnixStream::connect(path)?;
+    // The name of the socket can have the process ID of another PID namespace, or, if the socket is of another user, any
+    // process ID. The kernel returns the ID of the process that has called listen(2) in this PID namespace, or 0.
+    let pid = getsockopt(&stream, PeerCredentials)?.pid();
+    if !u32::try_from(pid).is_ok_and(is_selected) {
+        return Ok(None);
+    }
     stream.set_read_timeout(Some(PATIENCE))?;
     let mut bytes = Vec::new();
     stream.take(ANSWER_BYTES_MAX).read_to_end(&mut bytes)?;
     let answer: Answer = serde_json::from_slice(&bytes)?;
     let Answer { pid, command, port, driver, mac, is_up, fatal, uptime_nanos, counters } = answer;
     let uptime = Duration::from_nanos(uptime_nanos);
-    Ok(DeviceStat { pid, uid, command, port, driver, mac, is_up, fatal, uptime, counters })
+    Ok(Some(DeviceStat { pid, uid, command, port, driver, mac, is_up, fatal, uptime, counters }))
 }
 
 #[cfg(test)]
@@ -182,7 +210,9 @@ mod tests {
         let mut found = Found::default();
         std::thread::scope(|scope| {
             let reader = scope.spawn(|| {
-                read_directory(&directory, 17, &mut found);
+                for selected in [own + 1, own] {
+                    read_socket(path.clone(), 17, |pid| pid == selected, &mut found);
+                }
             });
             while !reader.is_finished() {
                 socket.answer(answer);
