@@ -30,6 +30,8 @@ mod cq_ex;
 mod device;
 mod dynamic;
 mod events;
+#[cfg(not(sanitizer))]
+mod files;
 mod gather;
 mod handle;
 mod interrupt;

@@ -17,6 +17,7 @@ mod socket;
 
 pub use counters::{CounterMap, DeviceCounters, port_counter_names};
 pub(crate) use counters::{map, map_faults};
+pub use directory::private_directory;
 pub(crate) use read::Answer;
 pub use read::{DeviceStat, Found, read_all};
 pub(crate) use socket::StatSocket;
