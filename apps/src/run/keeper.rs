@@ -136,3 +136,39 @@ pub(crate) fn run(args: &KeepTreeArgs) -> anyhow::Result<ExitCode> {
     keep(directory)?.arg("--wait").spawn()?;
     Ok(ExitCode::SUCCESS)
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_directories_of_ended_processes_are_removed() {
+        let parent = std::env::temp_dir().join(format!("roce-keeper-test-{}", std::process::id()));
+        fs::create_dir_all(&parent).unwrap();
+        let own = new_directory(&parent).unwrap();
+        assert_eq!(own, parent.join(format!("tree.{}.0", std::process::id())));
+        assert_ne!(new_directory(&parent).unwrap(), own, "the name is in use");
+        // No process has an ID above the largest of the kernel, 2^22.
+        for name in ["tree.999999999.0", "tree.999999999.1", "other.999999999.0"] {
+            fs::create_dir_all(parent.join(name).join("sys/class")).unwrap();
+        }
+        let locked = lock(&parent.join("tree.999999999.1")).unwrap();
+        remove_stale(&parent);
+        assert!(!parent.join("tree.999999999.0").exists());
+        assert!(parent.join("tree.999999999.1").exists(), "its keeper is in another PID namespace");
+        assert!(own.exists(), "its process is this");
+        assert!(parent.join("other.999999999.0").exists());
+        drop(locked);
+        remove_stale(&parent);
+        assert_eq!(fs::read_dir(&parent).unwrap().count(), 3);
+        fs::remove_dir_all(parent).unwrap();
+    }
+
+    #[test]
+    fn a_keeper_removes_no_directory_with_another_name() {
+        for directory in ["/tmp/other", "tree.1.0", "/tree.1.0/.."] {
+            let args = KeepTreeArgs { wait: false, directory: directory.into() };
+            assert!(run(&args).is_err(), "{directory}");
+        }
+    }
+}

@@ -1,5 +1,5 @@
-//! The entries of devices in /sys/class/infiniband, /sys/class/infiniband_verbs and /dev/infiniband. The values are those
-//! that the library reports to the program. Without `counters` and `hw_counters`, as the files do not change.
+//! The tree: the entries of devices in /sys/class/infiniband, /sys/class/infiniband_verbs and /dev/infiniband, or at the
+//! same paths below a directory. The values are those that the library reports to the program. Without `counters` and `hw_counters`, as the files do not change.
 
 use std::fs;
 use std::os::unix::fs::symlink;

@@ -43,21 +43,22 @@ impl Next {
 /// `path` is null or a text that is terminated by a null byte.
 #[inline]
 pub(super) unsafe fn with_path<T>(path: *const c_char, fail: T, call: impl FnOnce(*const c_char) -> T) -> T {
-    // SAFETY: as the caller states; the second byte exists if the first is not the null byte.
-    let is_candidate = !path.is_null()
-        && unsafe {
-            *path.cast::<u8>() == b'/' && matches!(*path.cast::<u8>().add(1), b's' | b'd' | b'/' | b'.')
-        };
-    if !is_candidate {
+    if path.is_null() {
         return call(path);
     }
+    // SAFETY: as the caller states; the second byte exists if the first is not the null byte.
+    let is_candidate = unsafe {
+        let path = path.cast::<u8>();
+        *path == b'/' && matches!(*path.add(1), b's' | b'd' | b'/' | b'.')
+    };
+    let Some(tree) = is_candidate.then(tree).flatten() else { return call(path) };
     // SAFETY: as the caller states.
-    match tree() {
-        Some(tree) if is_of_tree(unsafe { CStr::from_ptr(path) }.to_bytes()) => {
-            // SAFETY: as the caller states.
-            unsafe { with_path_in_tree(tree, path, fail, call) }
+    unsafe {
+        if is_of_tree(CStr::from_ptr(path).to_bytes()) {
+            with_path_in_tree(tree, path, fail, call)
+        } else {
+            call(path)
         }
-        _ => call(path),
     }
 }
 

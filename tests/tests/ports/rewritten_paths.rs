@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 use tempfile::TempDir;
 
-use super::links::{Side, memif};
+use super::links::{Side, memif, veth};
 use super::run::{TIMEOUT, launch};
 use crate::live::{Output, Process, library, roce, run, shared_dir, turn};
 
@@ -91,6 +91,30 @@ fn programs_find_the_device_as_in_a_mount_namespace() {
     }
     let output = finish(&side, &[], &runtime, &["ucx_info", "-d"]);
     assert!(output.stdout.contains("roce0:1"), "{output:?}");
+}
+
+/// Root without CAP_SYS_ADMIN, as in a container with CAP_NET_ADMIN and CAP_NET_RAW.
+#[test]
+fn an_interface_is_found_without_the_right_to_mount() {
+    let _turn = turn();
+    let [near, _far] = veth("af_packet", 1500);
+    let runtime = shared_dir();
+    let mut command = near.command(Path::new("setpriv"));
+    command.arg("--bounding-set=-sys_admin").arg(roce()).args([
+        "run",
+        "--verbose",
+        "--port",
+        &near.port,
+        "--",
+    ]);
+    let entries = "cd /sys/class/infiniband/roce0 && cat ports/1/gids/1 ports/1/gid_attrs/ndevs/1 && \
+                   readlink device/net/v0 && exec ibstat roce0";
+    command.args(["sh", "-c", entries]).env("XDG_RUNTIME_DIR", runtime.path());
+    let output = Process::start(&mut command).finish(TIMEOUT).expect_success("ibstat");
+    assert!(output.stderr.contains("a mount namespace needs root here"), "{output:?}");
+    let wanted = ["0000:0000:0000:0000:0000:ffff:0a00:0001", "v0", "/sys/class/net/v0", "CA 'roce0'"];
+    assert_eq!(output.stdout.lines().take(4).collect::<Vec<_>>(), wanted, "{output:?}");
+    wait_trees(&runtime, 0);
 }
 
 /// The directory belongs to the program, not to its children, and the process that removes the directory is no child of
