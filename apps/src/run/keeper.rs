@@ -11,6 +11,7 @@
 
 use std::fs::{self, DirBuilder, File};
 use std::io::{self, ErrorKind};
+use std::os::fd::RawFd;
 use std::os::unix::fs::DirBuilderExt as _;
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode, Stdio};
@@ -26,6 +27,8 @@ use verbs::stat::private_directory;
 const COMMAND: &str = "keep-tree";
 /// Prefix of the names of the directories.
 const PREFIX: &str = "tree.";
+/// Descriptor of standard error.
+const STDERR: RawFd = 2;
 /// Largest number of directories with the same process ID in the name: those of other PID namespaces.
 const NAMES_MAX: u32 = 1000;
 
@@ -111,9 +114,21 @@ fn start(directory: &Path, locked: File) -> anyhow::Result<()> {
 /// Returns the command of a keeper, whose standard input and output are those of this process.
 fn keep(directory: &Path) -> io::Result<Command> {
     let mut command = Command::new(std::env::current_exe()?);
-    // Neither a pipe nor a mount of the program is kept open.
+    // Otherwise the keeper would keep the pipe of standard error, and the mount of the current directory, in use.
     command.arg(COMMAND).arg(directory).stderr(Stdio::null()).current_dir("/");
     Ok(command)
+}
+
+/// Closes all descriptors above standard error. The readers of pipes that the program inherits and closes would otherwise
+/// wait for the keeper.
+fn close_inherited() -> io::Result<()> {
+    let names = fs::read_dir("/proc/self/fd")?.flatten().map(|entry| entry.file_name());
+    let descriptors: Vec<RawFd> = names.filter_map(|name| name.to_str()?.parse().ok()).collect();
+    for descriptor in descriptors.into_iter().filter(|descriptor| *descriptor > STDERR) {
+        // No value in this process owns a descriptor now; that of the list is already closed, which is the only error.
+        let _ = nix::unistd::close(descriptor);
+    }
+    Ok(())
 }
 
 /// Runs the first keeper, or, with `--wait`, the second.
@@ -132,6 +147,7 @@ pub(crate) fn run(args: &KeepTreeArgs) -> anyhow::Result<ExitCode> {
     // A signal to the session of the program, or to all processes of its service, ends the program, after which the keeper
     // has work. A new process inherits the mask.
     setsid()?;
+    close_inherited()?;
     SigSet::all().thread_block()?;
     keep(directory)?.arg("--wait").spawn()?;
     Ok(ExitCode::SUCCESS)

@@ -24,12 +24,13 @@ const CONFINED: [&str; 6] = [
 /// Runs its arguments as the user `nobody` of the user namespace.
 const NOBODY: [&str; 5] = ["unshare", "--user", "--map-user=65534", "--map-group=65534", "--"];
 
-/// A command that runs `program` under `roce run` without a mount namespace, with run-time files in `runtime`.
-fn confined(side: &Side, user: &[&str], runtime: &TempDir, options: &str, program: &[&str]) -> Command {
+/// A command that runs `program` under `roce run` without a mount namespace, with run-time files in `runtime`. The program
+/// `wrapper`, with its arguments, executes `roce run`.
+fn confined(side: &Side, wrapper: &[&str], runtime: &TempDir, options: &str, program: &[&str]) -> Command {
     side.bring(&library());
     let roce = side.bring(&roce());
     let mut command = side.command(Path::new("/usr/bin/unshare"));
-    command.args(CONFINED).args(user).arg(roce).args(["run", "--verbose", "--port", &side.port]);
+    command.args(CONFINED).args(wrapper).arg(roce).args(["run", "--verbose", "--port", &side.port]);
     command.args(options.split_whitespace()).arg("--").args(program);
     command.env("XDG_RUNTIME_DIR", runtime.path());
     command
@@ -52,8 +53,8 @@ fn wait_trees(runtime: &TempDir, count: usize) {
 }
 
 /// Runs `program` to its success. No tree remains.
-fn finish(side: &Side, user: &[&str], runtime: &TempDir, program: &[&str]) -> Output {
-    let output = Process::start(&mut confined(side, user, runtime, "", program)).finish(TIMEOUT);
+fn finish(side: &Side, wrapper: &[&str], runtime: &TempDir, program: &[&str]) -> Output {
+    let output = Process::start(&mut confined(side, wrapper, runtime, "", program)).finish(TIMEOUT);
     assert!(output.stderr.contains("roce run: rewrites paths below /sys/class/infiniband"), "{output:?}");
     wait_trees(runtime, 0);
     output.expect_success(program[0])
@@ -126,6 +127,16 @@ fn the_tree_is_removed_however_the_program_ends() {
     let runtime = shared_dir();
     let children = finish(&side, &[], &runtime, &["cat", "/proc/thread-self/children"]);
     assert_eq!(children.stdout, "", "{children:?}");
+    // The reader of a pipe ends when the program closes the pipe.
+    let script =
+        "cd $XDG_RUNTIME_DIR && mkfifo pipe && { { cat pipe && echo closed; } & } && exec \"$@\" 4>pipe";
+    let with_pipe = ["sh", "-c", script, "sh"];
+    let closes = ["sh", "-c", "exec 4>&- && exec cat"];
+    let mut waiting = Process::start(&mut confined(&side, &with_pipe, &runtime, "", &closes));
+    assert_eq!(waiting.line(TIMEOUT), "closed");
+    assert_eq!(trees(&runtime).len(), 1, "the program waits");
+    waiting.finish(TIMEOUT).expect_success("cat");
+    wait_trees(&runtime, 0);
     for signal in ["KILL", "INT"] {
         let script = "echo $ROCE_TREE && exec env --default-signal=INT cat";
         let mut waiting = Process::start(&mut confined(&side, &[], &runtime, "", &["sh", "-c", script]));
