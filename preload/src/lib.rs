@@ -12,6 +12,8 @@
 //! next library. This library contains no part of the transport: only layouts of C structures, file descriptors and
 //! values of errno.
 //!
+//! The folder `files` defines functions of the C library, by which programs find the devices in the file system.
+//!
 //! The symbols have no versions. The dynamic linker accepts a symbol without a version for each version that a program
 //! asks for, therefore also for the private versions of libibverbs, whose names change from release to release.
 #![allow(unsafe_code)]
@@ -30,6 +32,8 @@ mod cq_ex;
 mod device;
 mod dynamic;
 mod events;
+#[cfg(not(sanitizer))]
+mod files;
 mod gather;
 mod handle;
 mod interrupt;

@@ -3,6 +3,7 @@
 //! to the child processes of this program.
 
 use std::env;
+use std::ffi::CStr;
 use std::path::{Path, PathBuf};
 use std::process;
 use std::str::FromStr;
@@ -24,6 +25,9 @@ use crate::text;
 pub const CONFIG_VARIABLE: &str = "ROCE_CONFIG_TEXT";
 /// Environment variable with names of ports, separated by spaces; ignored if [`CONFIG_VARIABLE`] is set.
 pub const PORT_VARIABLE: &str = "ROCE_PORT";
+/// Environment variable with the path of a directory that has the entries of the devices in the file system, at the paths
+/// that the entries have below /. Unset if the program sees the entries at these paths itself.
+pub const TREE_VARIABLE: &CStr = c"ROCE_TREE";
 
 /// A port name, with the text from which it was parsed.
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize, Serialize)]

@@ -59,8 +59,8 @@ pub(crate) struct RunArgs {
     #[arg(long, value_name = "FILE")]
     pub(super) library: Option<PathBuf>,
 
-    /// Leave /sys/class/infiniband and /dev/infiniband as they are. Programs that read them themselves, such as ibstat,
-    /// then see no device of this stack.
+    /// Leave /sys/class/infiniband and /dev/infiniband as they are, and rewrite no paths. Programs that read these
+    /// directories themselves, such as ibstat, then see no device of this stack.
     #[arg(long)]
     pub(super) no_sysfs: bool,
 

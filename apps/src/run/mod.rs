@@ -2,12 +2,14 @@
 //!
 //! ```text
 //!   options, file, environment -> configuration -> checks of ports -> tree of devices -> exec of the program with
-//!                                                  (doctor)           (namespace)        LD_PRELOAD and configuration
+//!                                                  (doctor)           (namespace or      LD_PRELOAD and configuration
+//!                                                                      keeper)
 //! ```
 
 mod args;
 mod config;
 mod counters;
+mod keeper;
 mod library;
 mod namespace;
 mod tree;
@@ -15,12 +17,13 @@ mod tree;
 use std::env;
 use std::ffi::OsStr;
 use std::io::ErrorKind;
+use std::os::unix::ffi::OsStrExt as _;
 use std::os::unix::process::CommandExt as _;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode};
 
 use anyhow::anyhow;
-use verbs::config::{CONFIG_VARIABLE, ProcessConfig};
+use verbs::config::{CONFIG_VARIABLE, ProcessConfig, TREE_VARIABLE};
 use verbs::{DeviceDescription, describe};
 
 use crate::doctor;
@@ -28,6 +31,7 @@ use crate::output;
 pub(crate) use args::RunArgs;
 use counters::CounterServer;
 pub(crate) use counters::{ServerArgs, serve};
+pub(crate) use keeper::{KeepTreeArgs, run as keep_tree};
 use namespace::Reach;
 use tree::TreeDevice;
 
@@ -54,8 +58,12 @@ pub(crate) fn run(args: &RunArgs) -> anyhow::Result<ExitCode> {
     if args.verbose {
         eprintln!("roce run: loads {}", library.display());
     }
-    if !args.no_sysfs {
-        show(&config, &devices, args.verbose);
+    let tree_variable = OsStr::from_bytes(TREE_VARIABLE.to_bytes());
+    command.env_remove(tree_variable);
+    if !args.no_sysfs
+        && let Some(tree) = show(&config, &devices, args.verbose)
+    {
+        command.env(tree_variable, tree);
     }
     let error = command.exec();
     if error.kind() == ErrorKind::NotFound || !is_in_path(program) {
@@ -85,24 +93,46 @@ fn check(config: &ProcessConfig) -> anyhow::Result<Vec<DeviceDescription>> {
     config.devices().into_iter().map(describe).collect()
 }
 
-/// Makes the devices visible to programs that look for them in the file system. Without the rights to do so, the program
-/// runs without, because most programs ask libibverbs only.
-fn show(config: &ProcessConfig, devices: &[DeviceDescription], verbose: bool) {
+/// Makes the devices visible to programs that look for them in the file system: in a mount namespace or, without the
+/// rights to create one, in a directory of this user, to which the library rewrites the paths of the program. Returns
+/// this directory. If the directory cannot be created either, the program runs without, because most programs ask
+/// libibverbs only.
+fn show(config: &ProcessConfig, devices: &[DeviceDescription], verbose: bool) -> Option<PathBuf> {
     let specs = config.devices();
     let kinds = specs.iter().map(|(spec, _)| spec.kind);
-    let tree: Vec<TreeDevice> =
+    let devices: Vec<TreeDevice> =
         (0..).zip(specs.iter().zip(devices)).map(|(n, ((spec, _), d))| TreeDevice::new(n, spec, d)).collect();
-    let counted = tree.iter().map(TreeDevice::counted).collect();
-    let server = CounterServer::start(counted);
-    let shown = namespace::enter(Reach::of(kinds)).and_then(|()| tree::mount(&tree));
-    if let Err(error) = shown {
+    let say = |text: &str| {
         if verbose {
-            eprintln!("roce run: no entries in /sys/class/infiniband and /dev/infiniband: {error:#}");
+            eprintln!("roce run: {text}");
         }
-        return;
-    }
-    let counted = server.and_then(|server| server.show(Path::new(tree::DEVICES)));
-    if let (Err(error), true) = (counted, verbose) {
-        eprintln!("roce run: no counters in /sys/class/infiniband: {error:#}");
+    };
+    // The server must not be in the mount namespace.
+    let server = CounterServer::start(devices.iter().map(TreeDevice::counted).collect());
+    let shown = namespace::enter(Reach::of(kinds)).and_then(|()| tree::mount(&devices));
+    let Err(obstacle) = shown else {
+        say("shows the devices in /sys/class/infiniband and /dev/infiniband in a mount namespace");
+        if let Err(error) = server.and_then(|server| server.show(Path::new(tree::DEVICES))) {
+            say(&format!("no counters in /sys/class/infiniband: {error:#}"));
+        }
+        return None;
+    };
+    drop(server);
+    match keeper::create(|root| tree::write(root, &devices)) {
+        Ok(root) => {
+            say(&format!(
+                "rewrites paths below /sys/class/infiniband and /dev/infiniband to paths below {}, without a mount \
+                 namespace: {obstacle:#}",
+                root.display()
+            ));
+            Some(root)
+        }
+        Err(error) => {
+            say(&format!(
+                "no entries in /sys/class/infiniband and /dev/infiniband: {obstacle:#}; and no directory for rewritten \
+                 paths: {error:#}"
+            ));
+            None
+        }
     }
 }

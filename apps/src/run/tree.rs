@@ -1,9 +1,10 @@
-//! The entries of devices in /sys/class/infiniband, /sys/class/infiniband_verbs and /dev/infiniband. The values are those
-//! that the library reports to the program. The files do not change; [`counters`](super::counters) adds those that do.
+//! The tree: the entries of devices in /sys/class/infiniband, /sys/class/infiniband_verbs and /dev/infiniband, or at the
+//! same paths below a directory. The values are those that the library reports to the program. The files do not change;
+//! in a mount namespace, [`counters`](super::counters) adds those that do.
 
 use std::fs;
 use std::os::unix::fs::symlink;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use verbs::config::node_guid;
 use verbs::{DeviceDescription, Gid, LinkRate, PortSpec};
@@ -116,31 +117,63 @@ fn in_groups(bytes: &[u8]) -> String {
 /// Adds the devices to the file system of this mount namespace. After an error the file system is as before.
 pub(super) fn mount(devices: &[TreeDevice]) -> anyhow::Result<()> {
     let mut overlays = Overlays::default();
-    let result = add(devices, &mut overlays);
+    let directories = [DEVICES, VERBS, NODES].into_iter().map(Path::new);
+    let bind_node = |node: &Path| {
+        fs::write(node, "")?;
+        bind(Path::new(NODE), node)
+    };
+    let result = directories
+        .into_iter()
+        .try_for_each(|directory| overlays.change(directory))
+        .and_then(|()| add(Path::new("/"), devices, bind_node));
     if result.is_err() {
         overlays.remove();
     }
     result
 }
 
-fn add(devices: &[TreeDevice], overlays: &mut Overlays) -> anyhow::Result<()> {
+/// Writes a tree to the directory `root`: the devices and, as symbolic links, the entries of the kernel's devices.
+pub(super) fn write(root: &Path, devices: &[TreeDevice]) -> anyhow::Result<()> {
     for directory in [DEVICES, VERBS, NODES] {
-        overlays.change(Path::new(directory))?;
+        fs::create_dir_all(below(root, directory))?;
     }
-    let verbs = Path::new(VERBS);
+    add(root, devices, |node| Ok(symlink(NODE, node)?))?;
+    for directory in [DEVICES, VERBS, NODES] {
+        // Without RDMA devices of the kernel, the directory does not exist.
+        for entry in fs::read_dir(directory).into_iter().flatten().flatten() {
+            let link = below(root, directory).join(entry.file_name());
+            if !link.exists() {
+                symlink(entry.path().canonicalize()?, link)?;
+            }
+        }
+    }
+    Ok(())
+}
+
+/// Returns the path of `directory`, an absolute path, in a tree at `root`.
+fn below(root: &Path, directory: &str) -> PathBuf {
+    root.join(directory.trim_start_matches('/'))
+}
+
+/// Adds the devices to the directories of the tree at `root`, which exist. `make_node` creates an entry of /dev.
+fn add(
+    root: &Path,
+    devices: &[TreeDevice],
+    make_node: impl Fn(&Path) -> anyhow::Result<()>,
+) -> anyhow::Result<()> {
+    let verbs = below(root, VERBS);
     if !verbs.join("abi_version").exists() {
-        put(verbs, "abi_version", &VERBS_ABI.to_string())?;
+        put(&verbs, "abi_version", &VERBS_ABI.to_string())?;
     }
     for device in devices {
-        device.write(&Path::new(DEVICES).join(&device.name))?;
+        device.write(&below(root, DEVICES).join(&device.name))?;
         // As `dev_name` of the library's `ibv_device`.
         let name = format!("uverbs_{}", device.name);
         let entry = verbs.join(&name);
         put(&entry, "ibdev", &device.name)?;
         put(&entry, "abi_version", "1")?;
-        symlink(format!("{DEVICES}/{}/device", device.name), entry.join("device"))?;
-        put(Path::new(NODES), &name, "")?;
-        bind(Path::new(NODE), &Path::new(NODES).join(name))?;
+        symlink(format!("../../infiniband/{}/device", device.name), entry.join("device"))?;
+        make_node(&below(root, NODES).join(name))?;
     }
     Ok(())
 }

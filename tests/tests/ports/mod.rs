@@ -12,6 +12,7 @@ mod link_changes;
 mod links;
 mod pairs;
 mod programs;
+mod rewritten_paths;
 mod run;
 mod shared_interface;
 mod sleep;

@@ -1,5 +1,7 @@
 //! The library that `roce run` loads into RDMA programs, in programs written in C.
 
+use std::fs;
+use std::os::unix::fs::symlink;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
@@ -20,7 +22,7 @@ fn expect_output(name: &str, args: &[&str], ring: u8, wanted: &str) {
     command.env("ROCE_PORT", format!("eal:net_ring{ring},ip=10.0.{ring}.1/24"));
     let output = Process::start(&mut command).finish(TIMEOUT).expect_success(name);
     assert_eq!(output.stdout.trim(), wanted);
-    std::fs::remove_file(program).unwrap();
+    fs::remove_file(program).unwrap();
 }
 
 /// The compiler checks the sizes and offsets in tests/c/layout.c.
@@ -48,6 +50,36 @@ fn signals_and_cancellation_end_the_calls_that_wait() {
     expect_output("interrupt", &[], 63, "all checks passed");
 }
 
+/// The checks are in tests/c/files.c, which calls each function on paths that are rewritten and on other paths.
+#[test]
+fn file_functions_find_rewritten_paths_in_the_tree_and_leave_others() {
+    let program = program("files");
+    let directory = crate::live::shared_dir();
+    let path = directory.path().canonicalize().expect("the directory exists");
+    let [tree, other] = ["tree", "other"].map(|name| path.join(name));
+    let [devices, verbs, nodes] =
+        ["sys/class/infiniband/roce0", "sys/class/infiniband_verbs", "dev/infiniband"]
+            .map(|below| tree.join(below));
+    for made in [&devices, &verbs, &nodes, &other] {
+        fs::create_dir_all(made).expect("the directory is writable");
+    }
+    for file in
+        [devices.join("node_guid"), verbs.join("abi_version"), nodes.join("uverbs_roce0"), other.join("file")]
+    {
+        fs::write(file, "1\n").expect("the directory is writable");
+    }
+    symlink("node_guid", devices.join("link")).expect("the directory is writable");
+    symlink("file", other.join("link")).expect("the directory is writable");
+    for tree in [Some(&tree), None] {
+        let mut command = Command::new(&program);
+        command.arg(tree.map_or(Path::new(""), |tree| tree)).arg(&other).env("LD_PRELOAD", library());
+        command.envs(tree.map(|tree| ("ROCE_TREE", tree)));
+        let output = Process::start(&mut command).finish(TIMEOUT).expect_success("files.c");
+        assert_eq!(output.stdout.trim(), "all checks passed", "{tree:?}");
+    }
+    fs::remove_file(program).unwrap();
+}
+
 /// Calls of each thread of tests/c/random.c.
 const CALLS: usize = 40_000;
 
@@ -70,7 +102,7 @@ fn random_calls_of_several_threads_succeed_or_return_documented_errors() {
         assert!(counts.iter().all(|kind| kind[0] > 0), "a kind of call never succeeded: {counts:?}");
         assert!(counts.iter().filter(|kind| kind[1] > 0).count() >= 12, "{counts:?}");
     }
-    std::fs::remove_file(program).unwrap();
+    fs::remove_file(program).unwrap();
 }
 
 /// The program is not linked with libibverbs. Two libraries of its own, one of them found by its RUNPATH, show that all
@@ -81,7 +113,7 @@ fn a_program_that_loads_libibverbs_with_dlopen_finds_the_device() {
     let directory = crate::live::shared_dir();
     let path = directory.path();
     let sources = Path::new(env!("CARGO_MANIFEST_DIR")).join("c");
-    std::fs::write(path.join("other.map"), "OTHER_1 { global: *; };\n").expect("the directory is writable");
+    fs::write(path.join("other.map"), "OTHER_1 { global: *; };\n").expect("the directory is writable");
     let build = |name: &str| {
         let mut command = Command::new("cc");
         command

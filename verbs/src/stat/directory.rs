@@ -56,6 +56,16 @@ impl User {
     }
 }
 
+/// Returns the directory for run-time files of this process's user, which is created if it does not exist:
+/// `$XDG_RUNTIME_DIR/roce`, `/run/user/UID/roce` or `/tmp/roce-UID`. No other user has access to the directory. UID is the
+/// effective user ID.
+///
+/// # Errors
+/// None of the three exists or can be created, or another user has access to each that exists.
+pub fn private_directory() -> io::Result<PathBuf> {
+    User::current().make_directory()
+}
+
 /// Returns the directories from which `user` reads statistics sockets, each with the user ID of its owner. Root reads
 /// the directories of all users. Directories to which a user other than the owner has access are not returned.
 pub(super) fn to_read(user: &User) -> Vec<(PathBuf, u32)> {

@@ -18,6 +18,7 @@ mod socket;
 
 pub use counters::{CounterMap, DeviceCounters, port_counter_names};
 pub(crate) use counters::{map, map_faults};
+pub use directory::private_directory;
 pub(crate) use read::Answer;
 pub use read::{DeviceStat, Found, read_all, read_selected};
 pub(crate) use socket::StatSocket;
