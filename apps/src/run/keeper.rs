@@ -2,33 +2,36 @@
 //! waits for the end of the program and removes the directory.
 //!
 //! ```text
-//!   roce run: creates and locks DIRECTORY/tree.PID.N --> first keeper: new session --> second keeper: poll(pidfd),
-//!      |                       pidfd of roce run, lock         | ends                  remove DIRECTORY/tree.PID.N
-//!      '-- waits for the first keeper, exec of the program
+//!   roce run: creates and locks DIRECTORY/tree.PID.N ---> keeper: poll(pidfd), removes DIRECTORY/tree.PID.N
+//!      |                       pidfd of roce run, lock
+//!   exec of the program
 //! ```
-//! The program has the process ID, and therefore the pidfd, of `roce run`. The second keeper is no child of the program,
-//! which may wait for all its children. If a keeper is killed, the next run removes the directory.
+//! The program has the process ID, and therefore the pidfd, of `roce run`. If the keeper is killed, the next run removes
+//! the directory. The first process of a PID namespace has no keeper, which would become a child of the program: the
+//! program then inherits the lock, and a later run removes the directory.
 
+use std::ffi::CStr;
 use std::fs::{self, DirBuilder, File};
 use std::io::{self, ErrorKind};
-use std::os::fd::RawFd;
 use std::os::unix::fs::DirBuilderExt as _;
 use std::path::{Path, PathBuf};
-use std::process::{Command, ExitCode, Stdio};
+use std::process::ExitCode;
 
 use anyhow::{Context as _, anyhow};
 use clap::Args;
-use nix::sys::signal::SigSet;
 use rustix::event::{PollFd, PollFlags, poll};
-use rustix::process::{PidfdFlags, getpid, pidfd_open, setsid};
+use rustix::io::{Errno, FdFlags, fcntl_setfd};
+use rustix::process::{PidfdFlags, getpid, pidfd_open};
 use verbs::stat::private_directory;
+
+use super::detached;
 
 /// Name of the subcommand.
 const COMMAND: &str = "keep-tree";
 /// Prefix of the names of the directories.
 const PREFIX: &str = "tree.";
-/// Descriptor of standard error.
-const STDERR: RawFd = 2;
+/// Name of the process.
+const PROCESS_NAME: &CStr = c"roce-keep-tree";
 /// Largest number of directories with the same process ID in the name: those of other PID namespaces.
 const NAMES_MAX: u32 = 1000;
 
@@ -37,10 +40,6 @@ const NAMES_MAX: u32 = 1000;
 #[derive(Args)]
 #[command(name = COMMAND, hide = true)]
 pub(crate) struct KeepTreeArgs {
-    /// Wait in this process, not in a new one.
-    #[arg(long)]
-    wait: bool,
-
     /// The directory.
     directory: PathBuf,
 }
@@ -86,15 +85,17 @@ fn remove(directory: &Path) {
     }
 }
 
-/// Removes the directories of ended processes. The process ID of such a directory is not in use, and no keeper has
-/// locked the directory: a keeper may be in another PID namespace.
+/// Removes the directories of ended processes. The process ID of such a directory is not in use, or is that of this
+/// process, and nobody has locked the directory: a keeper, or a program without a keeper, may be in another PID
+/// namespace.
 fn remove_stale(parent: &Path) {
     for entry in fs::read_dir(parent).into_iter().flatten().flatten() {
         let name = entry.file_name();
         let Some(pid) = name.to_str().and_then(|name| name.strip_prefix(PREFIX)?.split('.').next()) else {
             continue;
         };
-        if !Path::new("/proc").join(pid).exists() && lock(&entry.path()).is_ok() {
+        let is_used = Path::new("/proc").join(pid).exists() && pid != std::process::id().to_string();
+        if !is_used && lock(&entry.path()).is_ok() {
             remove(&entry.path());
         }
     }
@@ -102,54 +103,27 @@ fn remove_stale(parent: &Path) {
 
 /// Starts the keeper of `directory`.
 fn start(directory: &Path, locked: File) -> anyhow::Result<()> {
-    let process = pidfd_open(getpid(), PidfdFlags::empty()).context("the kernel has no pidfd")?;
-    let mut keeper = keep(directory)?.stdin(Stdio::from(process)).stdout(Stdio::from(locked)).spawn()?;
-    // A parent that ignores SIGCHLD makes the wait fail, after the keeper has ended.
-    if keeper.wait().map_or(true, |status| status.success()) {
+    if detached::adopts() {
+        // The program inherits the descriptor, and with it the lock.
+        fcntl_setfd(&locked, FdFlags::empty())?;
+        std::mem::forget(locked);
         return Ok(());
     }
-    Err(anyhow!("cannot start the process that removes {}", directory.display()))
+    let process = pidfd_open(getpid(), PidfdFlags::empty()).context("the kernel has no pidfd")?;
+    detached::start(&[COMMAND.into(), directory.into()], process.into(), locked.into())
 }
 
-/// Returns the command of a keeper, whose standard input and output are those of this process.
-fn keep(directory: &Path) -> io::Result<Command> {
-    let mut command = Command::new(std::env::current_exe()?);
-    // Otherwise the keeper would keep the pipe of standard error, and the mount of the current directory, in use.
-    command.arg(COMMAND).arg(directory).stderr(Stdio::null()).current_dir("/");
-    Ok(command)
-}
-
-/// Closes all descriptors above standard error. The readers of pipes that the program inherits and closes would otherwise
-/// wait for the keeper.
-fn close_inherited() -> io::Result<()> {
-    let names = fs::read_dir("/proc/self/fd")?.flatten().map(|entry| entry.file_name());
-    let descriptors: Vec<RawFd> = names.filter_map(|name| name.to_str()?.parse().ok()).collect();
-    for descriptor in descriptors.into_iter().filter(|descriptor| *descriptor > STDERR) {
-        // No value in this process owns a descriptor now; that of the list is already closed, which is the only error.
-        let _ = nix::unistd::close(descriptor);
-    }
-    Ok(())
-}
-
-/// Runs the first keeper, or, with `--wait`, the second.
+/// Runs the keeper.
 pub(crate) fn run(args: &KeepTreeArgs) -> anyhow::Result<ExitCode> {
     let directory = &args.directory;
     let is_named = directory.file_name().is_some_and(|name| name.to_string_lossy().starts_with(PREFIX));
     if !is_named || !directory.is_absolute() {
         return Err(anyhow!("{} is no directory of `roce run`", directory.display()));
     }
-    if args.wait {
-        let process = io::stdin();
-        while poll(&mut [PollFd::new(&process, PollFlags::IN)], None) == Err(rustix::io::Errno::INTR) {}
-        remove(directory);
-        return Ok(ExitCode::SUCCESS);
-    }
-    // A signal to the session of the program, or to all processes of its service, ends the program, after which the keeper
-    // has work. A new process inherits the mask.
-    setsid()?;
-    close_inherited()?;
-    SigSet::all().thread_block()?;
-    keep(directory)?.arg("--wait").spawn()?;
+    detached::set_name(PROCESS_NAME)?;
+    let process = io::stdin();
+    while poll(&mut [PollFd::new(&process, PollFlags::IN)], None) == Err(Errno::INTR) {}
+    remove(directory);
     Ok(ExitCode::SUCCESS)
 }
 
@@ -163,7 +137,9 @@ mod tests {
         fs::create_dir_all(&parent).unwrap();
         let own = new_directory(&parent).unwrap();
         assert_eq!(own, parent.join(format!("tree.{}.0", std::process::id())));
-        assert_ne!(new_directory(&parent).unwrap(), own, "the name is in use");
+        let _held = lock(&own).unwrap();
+        let left = new_directory(&parent).unwrap();
+        assert_ne!(left, own, "the name is in use");
         // No process has an ID above the largest of the kernel, 2^22.
         for name in ["tree.999999999.0", "tree.999999999.1", "other.999999999.0"] {
             fs::create_dir_all(parent.join(name).join("sys/class")).unwrap();
@@ -172,18 +148,18 @@ mod tests {
         remove_stale(&parent);
         assert!(!parent.join("tree.999999999.0").exists());
         assert!(parent.join("tree.999999999.1").exists(), "its keeper is in another PID namespace");
-        assert!(own.exists(), "its process is this");
+        assert!(own.exists() && !left.exists(), "of an earlier process with this ID, if it is not locked");
         assert!(parent.join("other.999999999.0").exists());
         drop(locked);
         remove_stale(&parent);
-        assert_eq!(fs::read_dir(&parent).unwrap().count(), 3);
+        assert_eq!(fs::read_dir(&parent).unwrap().count(), 2);
         fs::remove_dir_all(parent).unwrap();
     }
 
     #[test]
     fn a_keeper_removes_no_directory_with_another_name() {
         for directory in ["/tmp/other", "tree.1.0", "/tree.1.0/.."] {
-            let args = KeepTreeArgs { wait: false, directory: directory.into() };
+            let args = KeepTreeArgs { directory: directory.into() };
             assert!(run(&args).is_err(), "{directory}");
         }
     }

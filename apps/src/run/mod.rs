@@ -9,6 +9,7 @@
 mod args;
 mod config;
 mod counters;
+mod detached;
 mod keeper;
 mod library;
 mod namespace;
@@ -31,6 +32,7 @@ use crate::output;
 pub(crate) use args::RunArgs;
 use counters::CounterServer;
 pub(crate) use counters::{ServerArgs, serve};
+pub(crate) use detached::{DetachedArgs, run as detach};
 pub(crate) use keeper::{KeepTreeArgs, run as keep_tree};
 use namespace::Reach;
 use tree::TreeDevice;

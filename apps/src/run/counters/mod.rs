@@ -25,7 +25,6 @@ use std::os::fd::{AsFd as _, AsRawFd as _};
 use std::os::unix::ffi::OsStrExt as _;
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
-use std::process;
 use std::time::Duration;
 
 use anyhow::{Context as _, anyhow};
@@ -33,6 +32,7 @@ use nix::mount::{MntFlags, MsFlags, mount, umount2};
 use nix::unistd::{getegid, geteuid};
 use rustix::net::{SendAncillaryBuffer, SendAncillaryMessage, SendFlags, sendmsg};
 
+use super::detached;
 use super::namespace::bind;
 pub(super) use files::CountedDevice;
 pub(crate) use server::{ServerArgs, run as serve};
@@ -57,8 +57,7 @@ impl CounterServer {
         if !Path::new(FUSE).exists() {
             return Err(anyhow!("{FUSE} is missing: the kernel's module fuse is needed"));
         }
-        // The first process of a PID namespace becomes the parent of the server, and may wait for all of its children.
-        if process::id() == 1 {
+        if detached::adopts() {
             return Err(anyhow!(
                 "the program is the first process of its PID namespace: run an init process before it"
             ));

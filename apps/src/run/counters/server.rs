@@ -2,29 +2,27 @@
 //! namespace of the machine, because a process in the mount namespace of the program would keep that namespace alive
 //! after the program has ended.
 
-use std::ffi::{CStr, OsStr};
+use std::ffi::{CStr, OsStr, OsString};
 use std::fs;
 use std::io::{self, ErrorKind, IoSliceMut, Write as _};
 use std::mem::MaybeUninit;
-use std::os::fd::{AsFd as _, OwnedFd, RawFd};
+use std::os::fd::{AsFd as _, OwnedFd};
 use std::os::unix::ffi::OsStrExt as _;
 use std::os::unix::net::UnixStream;
-use std::os::unix::process::CommandExt as _;
-use std::process::{Command, ExitCode, Stdio};
+use std::process::{ExitCode, Stdio};
 
 use anyhow::Context as _;
 use clap::Args;
 use fuser::{Config, Session, SessionACL};
-use nix::unistd::{close, getegid, geteuid};
+use nix::unistd::{getegid, geteuid};
 use rustix::net::{RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, recvmsg};
 use verbs::stat::{DeviceCounters, read_selected};
 
 use super::files::{CountedDevice, CounterFiles};
+use crate::run::detached;
 
 /// Name of this subcommand.
 const SUBCOMMAND: &str = "run-counters";
-/// This program.
-const PROGRAM: &str = "/proc/self/exe";
 /// Name of the process.
 const PROCESS_NAME: &CStr = c"roce-counters";
 /// Bytes for the name of a mount namespace, `mnt:[NUMBER]`.
@@ -34,69 +32,33 @@ const READINGS: usize = 3;
 
 /// Serve the counters of devices of `roce run`, which starts this command.
 #[derive(Args)]
-#[command(hide = true)]
+#[command(name = SUBCOMMAND, hide = true)]
 pub(crate) struct ServerArgs {
-    /// Start the server in a session of its own, and return.
-    #[arg(long)]
-    detach: bool,
-
     /// The devices: NAME=PORT.
     #[arg(value_name = "NAME=PORT")]
     devices: Vec<CountedDevice>,
 }
 
-/// A command that starts a server with `args`, whose stdin is `socket`. No stream of this process stays open in the
-/// server, because a reader of such a stream would wait until the server ends.
-fn command(devices: &[CountedDevice], socket: Stdio) -> Command {
-    let mut command = Command::new(PROGRAM);
-    command.arg0("roce").arg(SUBCOMMAND).args(devices.iter().map(CountedDevice::to_string));
-    command.stdin(socket).stdout(Stdio::null()).stderr(Stdio::null()).current_dir("/");
-    command
-}
-
-/// Starts a server that is no child of this process, because this process becomes the program, which must not have a
-/// child that it has not started. The server receives the FUSE device over `socket` ([`receive`]), and ends if the
-/// other end of the socket is closed before.
+/// Starts a server. The server receives the FUSE device over `socket` ([`receive`]), and ends if the other end of the
+/// socket is closed before.
 pub(super) fn start(devices: &[CountedDevice], socket: OwnedFd) -> anyhow::Result<()> {
-    let status = command(devices, socket.into()).arg("--detach").status()?;
-    if status.success() { Ok(()) } else { Err(io::Error::other(format!("{SUBCOMMAND}: {status}")).into()) }
-}
-
-/// Executes the subcommand.
-pub(crate) fn run(args: &ServerArgs) -> anyhow::Result<ExitCode> {
-    if args.detach {
-        detach(&args.devices)?
-    } else {
-        serve(&args.devices)?
-    }
-    Ok(ExitCode::SUCCESS)
-}
-
-/// Starts the server in a session of its own, in which no terminal sends signals.
-fn detach(devices: &[CountedDevice]) -> anyhow::Result<()> {
-    // Of the user, for example a pipe of a shell. The list also has the descriptor by which it was read, closed already.
-    let descriptors =
-        fs::read_dir("/proc/self/fd")?.flatten().filter_map(|entry| entry.file_name().to_str()?.parse().ok());
-    for descriptor in descriptors.collect::<Vec<RawFd>>().into_iter().filter(|descriptor| *descriptor > 2) {
-        let _ = close(descriptor);
-    }
-    rustix::process::setsid()?;
-    // This process ends now, so another process waits for the server.
-    command(devices, Stdio::inherit()).spawn()?;
-    Ok(())
+    let devices = devices.iter().map(|device| device.to_string().into());
+    let args: Vec<OsString> = [SUBCOMMAND.into()].into_iter().chain(devices).collect();
+    detached::start(&args, socket.into(), Stdio::null())
 }
 
 /// Serves the files until the file system is no longer mounted in any namespace.
-fn serve(devices: &[CountedDevice]) -> anyhow::Result<()> {
-    rustix::thread::set_name(PROCESS_NAME)?;
+pub(crate) fn run(args: &ServerArgs) -> anyhow::Result<ExitCode> {
+    detached::set_name(PROCESS_NAME)?;
     let mut socket = UnixStream::from(io::stdin().as_fd().try_clone_to_owned()?);
-    let Some((device, namespace)) = receive(&socket)? else { return Ok(()) };
+    let Some((device, namespace)) = receive(&socket)? else { return Ok(ExitCode::SUCCESS) };
     let reader = move |port: &str| read(&namespace, port);
     let (uid, gid) = (geteuid().as_raw(), getegid().as_raw());
-    let files = CounterFiles::new(devices, Box::new(reader), uid, gid);
+    let files = CounterFiles::new(&args.devices, Box::new(reader), uid, gid);
     let session = Session::from_fd(files, device, SessionACL::All, Config::default())?;
     socket.write_all(b"1").context("roce run has ended")?;
-    Ok(session.run()?)
+    session.run()?;
+    Ok(ExitCode::SUCCESS)
 }
 
 /// Receives the FUSE device, and the name of the mount namespace of the program. `None` if the other end of the socket
