@@ -35,6 +35,7 @@ pub(crate) use counters::{ServerArgs, serve};
 pub(crate) use detached::{DetachedArgs, run as detach};
 pub(crate) use keeper::{KeepTreeArgs, run as keep_tree};
 use namespace::Reach;
+pub(crate) use namespace::{TrialArgs, try_user_namespace};
 use tree::TreeDevice;
 
 /// Exit status if the program is there, but cannot be executed, and if the program is not found, as of a shell.

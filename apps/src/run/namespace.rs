@@ -5,8 +5,10 @@ use std::io;
 use std::os::fd::AsRawFd as _;
 use std::os::unix::fs::symlink;
 use std::path::{Path, PathBuf};
+use std::process::{Command, ExitCode, Stdio};
 
 use anyhow::{Context as _, anyhow};
+use clap::Args;
 use nix::mount::{MntFlags, MsFlags, mount, umount2};
 use nix::sched::{CloneFlags, unshare};
 use nix::unistd::{getegid, geteuid};
@@ -28,25 +30,61 @@ impl Reach {
     }
 }
 
+/// Name of the subcommand that tries whether a user namespace can be used.
+const TRIAL: &str = "run-try-namespace";
+
+/// Try whether this user may use a user namespace.
+#[derive(Args)]
+#[command(name = TRIAL, hide = true)]
+pub(crate) struct TrialArgs {}
+
 /// Moves this process, which must have one thread, to a mount namespace of its own: by its privilege or else, if `reach`
 /// permits, in a user namespace in which its user and group IDs are the same.
 pub(super) fn enter(reach: Reach) -> anyhow::Result<()> {
-    let (uid, gid) = (geteuid(), getegid());
     match unshare(CloneFlags::CLONE_NEWNS) {
-        Ok(()) => {}
+        Ok(()) => keep_mounts(),
         Err(_) if reach == Reach::User => {
-            unshare(CloneFlags::CLONE_NEWUSER | CloneFlags::CLONE_NEWNS)
-                .context("the kernel permits no user namespace here")?;
-            // user_namespaces(7): an ordinary user may map groups only after it has given up setgroups.
-            fs::write("/proc/self/setgroups", "deny")?;
-            fs::write("/proc/self/uid_map", format!("{uid} {uid} 1"))?;
-            fs::write("/proc/self/gid_map", format!("{gid} {gid} 1"))?;
+            // In another process first: where AppArmor restricts user namespaces (Ubuntu 24.04), the namespace is created
+            // and the maps of IDs are refused, and this process would remain without its user ID.
+            let mut trial = Command::new("/proc/self/exe");
+            let tried = trial.arg(TRIAL).stdin(Stdio::null()).stdout(Stdio::null()).output()?;
+            if !tried.status.success() {
+                let text = String::from_utf8_lossy(&tried.stderr);
+                return Err(anyhow!("{}", text.trim_end().trim_start_matches("roce: ")));
+            }
+            enter_by_user_namespace()
         }
-        Err(error) => return Err(anyhow!("a mount namespace needs root here: {error}")),
+        Err(error) => Err(anyhow!("a mount namespace needs root here: {error}")),
     }
-    // Mounts of the machine stay visible here, and mounts made here stay here.
+}
+
+/// Executes the trial.
+pub(crate) fn try_user_namespace(_: &TrialArgs) -> anyhow::Result<ExitCode> {
+    enter_by_user_namespace()?;
+    Ok(ExitCode::SUCCESS)
+}
+
+fn enter_by_user_namespace() -> anyhow::Result<()> {
+    let (uid, gid) = (geteuid(), getegid());
+    unshare(CloneFlags::CLONE_NEWUSER | CloneFlags::CLONE_NEWNS)
+        .context("the kernel permits no user namespace here")?;
+    // user_namespaces(7): an ordinary user may map groups only after it has given up setgroups.
+    for (file, text) in [
+        ("setgroups", "deny".to_owned()),
+        ("uid_map", format!("{uid} {uid} 1")),
+        ("gid_map", format!("{gid} {gid} 1")),
+    ] {
+        let path = format!("/proc/self/{file}");
+        fs::write(&path, text).with_context(|| format!("cannot write to {path} in a user namespace"))?;
+    }
+    keep_mounts()
+}
+
+/// Mounts of the machine stay visible here, and mounts made here stay here.
+fn keep_mounts() -> anyhow::Result<()> {
     let flags = MsFlags::MS_SLAVE | MsFlags::MS_REC;
-    Ok(mount(None::<&str>, "/", None::<&str>, flags, None::<&str>)?)
+    mount(None::<&str>, "/", None::<&str>, flags, None::<&str>)
+        .context("cannot keep mounts of this namespace from others")
 }
 
 /// Directories of this namespace that are in memory, with the entries that they have outside.

@@ -95,6 +95,27 @@ fn programs_find_the_device_as_in_a_mount_namespace() {
     assert!(output.stdout.contains("roce0:1"), "{output:?}");
 }
 
+/// A user namespace can be created, and its maps of user and group IDs cannot be written: as where AppArmor restricts user
+/// namespaces (Ubuntu 24.04).
+#[test]
+fn the_user_id_stays_where_its_map_is_refused() {
+    let _turn = turn();
+    let [side, _] = memif("paths-map");
+    let runtime = shared_dir();
+    side.bring(&library());
+    let roce = side.bring(&roce());
+    let mut command = side.command(Path::new("/usr/bin/unshare"));
+    let read_only = "mount --rbind /proc /proc && mount -o remount,bind,ro /proc && \
+                     exec setpriv --bounding-set=-all --inh-caps=-all \"$@\"";
+    command.args(["--user", "--map-root-user", "--mount", "sh", "-c", read_only, "sh"]).arg(roce);
+    command.args(["run", "--verbose", "--port", &side.port, "--", "sh", "-c", "id -u && exec ibstat"]);
+    command.env("XDG_RUNTIME_DIR", runtime.path());
+    let output = Process::start(&mut command).finish(TIMEOUT).expect_success("ibstat");
+    assert!(output.stderr.contains("cannot write to /proc/self/setgroups"), "{output:?}");
+    assert!(output.stdout.starts_with("0\nCA 'roce0'"), "{output:?}");
+    wait_trees(&runtime, 0);
+}
+
 /// Root without CAP_SYS_ADMIN, as in a container with CAP_NET_ADMIN and CAP_NET_RAW.
 #[test]
 fn an_interface_is_found_without_the_right_to_mount() {
