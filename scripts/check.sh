@@ -23,8 +23,9 @@
 #   miri                 tests under Miri, where rustup has or can install a nightly toolchain with it
 #   fuzz                 each fuzz target for a minute
 #
-# The last lines name the steps that could not run. Among all steps, image, package, instructions and fuzz run beside
-# other steps, because each of them uses one core for most of its time; their output follows that of these other steps.
+# The last lines name the steps that could not run. Among all steps, image, package, instructions, loom and fuzz, and the
+# released part of test, run beside other steps, because each of them uses one core for most of its time; their output
+# follows that of these other steps.
 #
 # packages and image use sudo where the caller is not root; all other steps run as an ordinary user, and no test
 # installs anything. No process is left running; only target/, ~/.cache and (msrv) rustup's toolchains are written.
@@ -52,6 +53,11 @@ beside() {
     "$1" >"$beside_output" 2>&1 </dev/null &
     beside_pid=$!
     set +m
+}
+
+# Gives this process, and those that it will start, processors only while no other process needs them (SCHED_IDLE).
+yield_processors() {
+    chrt --idle --pid 0 "$BASHPID"
 }
 
 # Waits for the step beside the others, prints its output, and fails if the step failed.
@@ -393,21 +399,28 @@ all() {
     build
     join_beside
     tests
+    beside on_idle_cores
     live
     guest
+    join_beside
     beside on_one_core
     wrap
-    loom
     asan
     tsan
     miri
     join_beside
 }
 
-on_one_core() {
-    released
-    package
+# Programs of live ports and of the guest sleep for half of their time.
+on_idle_cores() {
+    yield_processors
     instructions
+    released
+}
+
+on_one_core() {
+    package
+    loom
     fuzz
 }
 
