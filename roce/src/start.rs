@@ -5,7 +5,7 @@
 //!
 //! | counter | bits | steps before the wrap, with the feature | initial value, without the feature |
 //! |---|---|---|---|
-//! | ring positions | 32 | 3 | 0 |
+//! | positions in rings of send, receive and completion queues | 32 | 3 | 0 |
 //! | recv WQE sequence number of a connection | 32 | 2 | 0 |
 //! | transmission number of a sent-packet log | 32 | 4 | 0 |
 //! | MSN | 24 | 5 | 0 |

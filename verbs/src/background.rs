@@ -51,9 +51,10 @@ const NAP_STALLED_MAX: Duration = Duration::from_millis(200);
 /// Number of wake-ups without a frame, in succession, after which the background thread naps, because the wake source
 /// may stay readable for ever.
 const SPURIOUS_MAX: u32 = 16;
-/// Number of polls that find work while the port is armed, after which the background thread disarms the port. While a
-/// memif is armed, each burst of its peer costs the peer a system call; each arming costs this process a memory barrier
-/// of all processors (membarrier(2)). With this number, the two costs are of the same order.
+/// Number of polls in `drive` that find work while the port is armed, after which the background thread disarms the
+/// port. While a memif is armed, each burst of its peer costs the peer a system call; each arming of a disarmed memif
+/// costs this process a memory barrier of all processors (membarrier(2)). With this number, the two costs are of the
+/// same order.
 const ARMED_POLLS_MAX: u32 = 8;
 /// Interval between two calls of [`BackgroundServer::maintain`] on an idle device.
 const MAINTAIN_IDLE: Duration = Duration::from_secs(1);
@@ -112,13 +113,13 @@ pub(crate) struct BackgroundServer {
     linger: Linger,
     nap: Duration,
     watching: Option<Watching>,
-    /// Value of `Activity::polls` at the last call of `maintain`.
+    /// Number of polls by application threads (`Activity::polls`) until the last call of `maintain`.
     polls_maintained: u64,
-    /// Value of `Activity::polls` at the beginning of the last sleep.
+    /// Number of polls by application threads (`Activity::polls`) until the beginning of the last sleep.
     polls_slept: u64,
     spurious: u32,
-    /// Number of polls that find work, after which the background thread disarms the port; 0 while the port is not
-    /// armed by the background thread.
+    /// Number of further polls in `drive` that must find work before the background thread disarms the port:
+    /// `ARMED_POLLS_MAX` after the last sleep, 0 after this thread has disarmed the port.
     armed_polls: u32,
     /// Whether the statistics socket may end a rest. After a failure to accept a connection, false until the next call
     /// of `maintain`.
@@ -192,7 +193,8 @@ impl BackgroundServer {
             let idle = match shared.try_lock() {
                 Some(mut driven) => {
                     let is_idle = driven.poll(shared.now()).is_idle();
-                    // A leader has armed the port for its own sleep.
+                    // While a thread is the leader, the port stays armed, because the leader may have armed the port
+                    // for the leader's own sleep.
                     if !is_idle && self.armed_polls > 0 && !shared.sleep.is_led() {
                         self.armed_polls -= 1;
                         if self.armed_polls == 0 {
@@ -230,6 +232,8 @@ impl BackgroundServer {
         let mut until = self.maintain_at;
         let is_led = shared.sleep.is_led();
         let is_used = std::mem::replace(&mut self.polls_slept, polls) != polls;
+        // `armed_polls` is set also while a thread is the leader, because a leader that leaves arms the port.
+        self.armed_polls = ARMED_POLLS_MAX;
         if is_led {
             // If the leader leaves during this rest, `Sleep::ring_if_due` rings the bell only for a deadline of the
             // engine that is more than `LATE_NANOS` before `until`. If application threads have used the engine,
@@ -242,7 +246,6 @@ impl BackgroundServer {
         } else {
             let is_armed = driven.arm() && shared.sleep.has_barriers();
             shared.wakes.iter().for_each(|wakes| wakes.switch(is_armed));
-            self.armed_polls = ARMED_POLLS_MAX;
             shared.sleep.announce();
             if !driven.poll(shared.now()).is_idle() {
                 shared.sleep.wake_up();

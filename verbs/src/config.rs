@@ -25,8 +25,9 @@ use crate::text;
 pub const CONFIG_VARIABLE: &str = "ROCE_CONFIG_TEXT";
 /// Environment variable with names of ports, separated by spaces; ignored if [`CONFIG_VARIABLE`] is set.
 pub const PORT_VARIABLE: &str = "ROCE_PORT";
-/// Environment variable with the path of a directory that has the entries of the devices in the file system, at the paths
-/// that the entries have below /. Unset if the program sees the entries at these paths itself.
+/// Environment variable with the path of the directory to which the library rewrites the paths of the program. The
+/// directory contains the tree, for example the entry `sys/class/infiniband/roce0`. The variable is not set if the tree
+/// is in a mount namespace, or if the program has no tree.
 pub const TREE_VARIABLE: &CStr = c"ROCE_TREE";
 
 /// A port name, with the text from which it was parsed.

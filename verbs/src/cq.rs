@@ -17,8 +17,8 @@ pub(crate) struct CqInner {
 
 impl Drop for CqInner {
     fn drop(&mut self) {
-        // Fails after a fatal error, and while a queue pair that was created through `ContextObjects` uses this
-        // completion queue. In the second case, the drop of `objects` destroys the completion queue.
+        // `destroy_cq` fails after a fatal error, and while a queue pair that was created through `ContextObjects` uses
+        // this completion queue. In the second case, the drop of the `ContextObjects` destroys the completion queue.
         let _ = self.objects.destroy_cq(self.id);
     }
 }

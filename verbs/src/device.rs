@@ -86,8 +86,8 @@ impl Deref for Shared {
 /// The fields of [`Shared`].
 pub(crate) struct SharedState {
     driven: DriveLock<DeviceCore>,
-    /// Control of the port. Has a lock of its own, because control may query the device or make system calls, which
-    /// would delay the threads that drive the engine. Lock order: this lock before the engine.
+    /// Link, statistics and restart of the port. Has a lock of its own: with the engine locked, a query of the NIC or a
+    /// system call would delay the threads that drive the engine. Lock order: this lock before the engine.
     control: Mutex<PortControl>,
     /// The kernel's routes and neighbours; `None` if the port is dedicated. Locked before the engine. No system call is
     /// made with the engine locked, otherwise the call would delay the threads that drive the engine.
@@ -484,7 +484,7 @@ impl Shared {
         }
     }
 
-    /// Locks the control of the port. The caller must not hold the engine's lock.
+    /// Locks the [`PortControl`]. The caller must not hold the engine's lock.
     pub(crate) fn control(&self) -> MutexGuard<'_, PortControl> {
         // A poisoned lock is used nevertheless. After a panic, the only wrong state is `restarted_at`, which may be the
         // time of a restart that did not take place.

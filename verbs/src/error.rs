@@ -123,10 +123,11 @@ pub enum OpenError {
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
-    /// A protection domain, region, queue or queue pair could not be created.
+    /// A protection domain, memory region, address handle, queue or queue pair could not be created.
     #[error(transparent)]
     Create(#[from] CreateError),
-    /// A protection domain, region, queue or queue pair could not be destroyed: it is in use, or does not exist.
+    /// A protection domain, memory region, address handle, queue or queue pair could not be destroyed: the object is in
+    /// use, or does not exist.
     #[error(transparent)]
     Destroy(#[from] DestroyError),
     /// The state or attributes of a queue pair could not be changed.

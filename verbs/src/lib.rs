@@ -5,12 +5,12 @@
 //! at the same time.
 //!
 //! # Progress
-//! Each device has an engine, which implements the RoCEv2 transport and runs on the threads of the application. If no
-//! other thread drives the engine, `post_send` may itself send packets, and a poll of an empty completion queue
-//! receives and sends packets. While no application thread polls, the background thread of the process drives the
-//! engine, because the responder must still execute the peer's READs and WRITEs. An idle background thread sleeps until
-//! a frame arrives or a timer of the engine expires. If application threads poll often, frames no longer wake the
-//! background thread. [`ProgressPolicy`] selects other policies.
+//! Each device has an engine, which implements the RoCEv2 transport. Application threads and the background thread of
+//! the process drive the engine. If no other thread drives the engine, `post_send` may itself send packets, and a poll
+//! of an empty completion queue receives and sends packets. While no application thread polls, the background thread
+//! drives the engine, because the responder must still execute the peer's READs and WRITEs. An idle background thread
+//! sleeps until a frame arrives or a timer of the engine expires. If application threads poll often, frames no longer
+//! wake the background thread. [`ProgressPolicy`] selects other policies.
 //!
 //! ```text
 //!   application thread:   post_send -> send queue       -> engine.push -> port

@@ -22,7 +22,7 @@ pub struct TooFewDescriptors {
     pub needed: u64,
     /// Number of open descriptors of the process. Descriptors whose values are `limit` or more are not counted.
     pub open: u64,
-    /// Limit of the process.
+    /// RLIMIT_NOFILE of the process.
     pub limit: u64,
 }
 

@@ -49,7 +49,7 @@ const RATES: [(u32, u8, LaneRate); 10] = [
     (u32::MAX, 8, LaneRate::Ndr),
 ];
 
-/// Speed of a link whose speed is unknown, in Mbit/s: a memif, vhost or virtio-user port, for example.
+/// Speed, in Mbit/s, assumed for a link whose speed is unknown (for example of a memif, vhost or virtio-user port).
 const UNKNOWN_MBPS: u32 = 100_000;
 
 impl LinkRate {

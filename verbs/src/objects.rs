@@ -549,7 +549,7 @@ mod tests {
         let event = CompletionEvent { cq: other_cq, cookie: 12 };
         assert_eq!([(); 2].map(|()| channel.try_wait().unwrap()), [Some(event), None]);
         assert!(!is_readable(&channel) && !is_readable(context.async_event_fd()));
-        // The application's ends of the queues of destroyed objects can still be used, without an effect.
+        // After the objects are destroyed, `queues` and `poller` can still be called, without an effect.
         queues.post_recv(&receive).unwrap();
         assert_eq!(poller.poll(&mut Vec::new(), 4).unwrap(), 0);
     }

@@ -18,7 +18,7 @@ pub enum ProgressPolicy {
     /// timer of the engine expires.
     #[default]
     Adaptive,
-    /// Application threads that poll and the background thread, which polls without pause and occupies a processor.
+    /// The background thread, which polls without pause and occupies a processor, and application threads that poll.
     Busy,
     /// Application threads only: while none polls or waits for a completion event, no frame is received, no packet is
     /// retransmitted, and the peer's READs and WRITEs are not executed.

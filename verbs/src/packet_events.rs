@@ -167,7 +167,8 @@ impl Entry {
 pub struct EventText<'a>(pub &'a PacketEvent);
 
 impl EventText<'_> {
-    /// Returns the key `qpn` as text: the number of the connection, or the peer's QPN.
+    /// Returns the key `qpn` as text: the number of the connection, counted from 1 in the order in which
+    /// the port sends the first packets of its connections; or the peer's QPN.
     pub fn qpn(&self) -> String {
         match self.0.qp {
             EventQp::Number(number) => number.to_string(),
@@ -175,8 +176,8 @@ impl EventText<'_> {
         }
     }
 
-    /// Returns the key `psn` as text: the number of the PSN, where 1 is the first PSN that the port sends; the PSN
-    /// itself, in hexadecimal; or "any".
+    /// Returns the key `psn` as text: the position of the PSN in its PSN space, where 1 is the first PSN that the
+    /// port sends; the PSN itself, in hexadecimal; or "any".
     pub fn psn(&self) -> String {
         match self.0.psn {
             EventPsn::Relative(number) => number.to_string(),

@@ -52,7 +52,7 @@ const CONCERNS: [(&str, &str); 13] = [
 struct Said {
     count: u64,
     at: Instant,
-    /// Shortest time from `at` to the next log line about the counter.
+    /// Shortest time from this log line to the next log line about the counter.
     interval_nanos: u64,
 }
 

@@ -6,8 +6,9 @@
 //!
 //! ```text
 //!            first CNP: a limiter at the maximum rate
-//!   unlimited ---------------------------------------> CNP: target := current, if increased since the last decrease
-//!       ^                                                   current := current * (1 - alpha / 2)
+//!   unlimited ---------------------------------------> CNP: if current has risen since the last decrease,
+//!       ^                                                       target := current
+//!       |                                                   current := current * (1 - alpha / 2)
 //!       |                                                 |
 //!       |  current = maximum                              v   every rpg_time_reset, and every rpg_byte_reset
 //!       '---------------- increase: fast -> additive -> hyper     target += 0 | rpg_ai_rate | rpg_hai_rate

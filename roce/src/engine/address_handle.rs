@@ -9,8 +9,8 @@
 //! ```
 //!
 //! An address handle has two kinds of users: connected queue pairs and numbers (`AhId`). A queue pair is a user from
-//! RTR until its reset or destruction. If an application creates an address handle for datagrams (`datagram`), the
-//! application gets a new number; the address handle of the address vector may exist already. Each user uses one
+//! RTR until its reset or destruction. If an application creates an address handle for datagrams (`Engine::create_ah`),
+//! the application gets a new number; the address handle of the address vector may exist already. Each user uses one
 //! address handle, so there are at most as many address handles as users.
 
 use std::collections::BTreeMap;
@@ -101,7 +101,8 @@ impl AddressHandleId {
 /// Number of random bits of an [`AhId`](crate::id::AhId).
 pub(super) const AH_BITS: u32 = 32;
 
-/// Entry of an `AhId`, which `Engine::create_ah` returned. Several entries may contain the same address handle.
+/// Entry of the table `Engine::ahs`, for one `AhId` that `Engine::create_ah` returned. Several entries may contain the
+/// same address handle.
 pub(super) struct CreatedAh {
     pub pd: PdId,
     /// Address handle of the address vector; this entry is one of its users.
@@ -449,9 +450,9 @@ mod tests {
         let moved = Mac([2, 0, 0, 0, 0, 77]);
         engine.neighbour_mut().set_neighbour(ip(2), moved);
         assert!(engine.poll(Instant::ZERO).more, "the last address handle has the old MAC");
-        // The reset frees the first slot, which the poll has already updated. DCQCN changes the traffic class of the
-        // last queue pair, so this queue pair gets a new address handle in the first slot: a copy of its previous
-        // address handle, with the old MAC.
+        // The reset frees the address handle in slot 0, whose MAC the poll above has already updated. DCQCN changes the
+        // traffic class of the last queue pair, so this queue pair gets a new address handle, in slot 0: a copy of its
+        // previous address handle, with the old MAC.
         reset(&mut engine, qpns[0]);
         to_rts_with_dcqcn(&mut engine, qpns[QPS - 1]);
         while engine.poll(Instant::ZERO).more {}

@@ -39,7 +39,8 @@ impl<P: Port> Engine<P> {
         }
         self.objects.acquire_pd(pd)?;
         let handle = self.address_handles.acquire(handle);
-        // The address handle may exist already, with a MAC that is out of date (`follow_neighbours`).
+        // If the address handle existed before this call, its MAC may be out of date: after a change of the neighbour
+        // cache, `follow_neighbours` updates only some address handles in each poll.
         self.update_mac(handle);
         let created = CreatedAh { pd, handle, flow_label: path.flow_label & FLOW_LABEL_MASK };
         let number = self.ahs.insert_with(&mut self.random, |_| false, |_, _| created);

@@ -54,8 +54,8 @@ impl<P: Port> Engine<P> {
         TX_BUDGET_PKTS - budget
     }
 
-    /// Prefetches a queue pair that transmits soon. For the queue pair that transmits next, prefetches the entry of the
-    /// work request that starts next.
+    /// Prefetches a queue pair that transmits soon. For the queue pair that transmits next, prefetches the `Assignment`
+    /// of the work request that starts next (`qp/outstanding.rs`).
     #[inline(never)]
     fn prefetch_ready(&mut self) {
         if let Some(soon) = self.tx_ready.get(PREFETCH_AHEAD_QPS) {

@@ -30,12 +30,12 @@ pub(crate) const LAST_RESPONSES_PKTS: u32 = TX_QUANTUM_PKTS;
 
 pub(crate) const TIMERS_PER_POLL: usize = 16;
 
-/// Time in nanoseconds after which a deadline is compared with the clock for the first time, unless the deadline is
+/// Time in nanoseconds from the setting of a deadline to its first comparison with the clock, unless the deadline is
 /// sooner. Most ACKs arrive within this time and cancel the deadline.
 pub(crate) const TIMER_CHECK_NANOS: u64 = 10_000;
 
 /// Largest number of deadlines that wait for their first comparison with the clock; further deadlines are inserted into
-/// the heap at once.
+/// `Timers::heap` at once.
 pub(crate) const TIMER_CHECKS_MAX: usize = 4096;
 
 /// Largest number of deadlines compared with the clock in one poll. This number is not lower than the number of

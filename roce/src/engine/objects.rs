@@ -140,8 +140,9 @@ impl<P: Port> Engine<P> {
         self.qps.get(qpn.value()).map(|qp| qp.counters)
     }
 
-    /// Returns the congestion control of a queue pair, with its window and rate at the last packet sent or response
-    /// received. `None` if the queue pair does not exist or is not connected.
+    /// Returns the congestion control of a queue pair; `None` if the queue pair does not exist or is not connected.
+    /// Under DCQCN, rate changes that became due after the last call of `Congestion::permit`, and after the last CNP,
+    /// are not applied yet.
     pub fn qp_congestion(&self, qpn: Qpn) -> Option<&Congestion> {
         let connection = self.qps.get(qpn.value())?.connection.as_ref()?;
         Some(connection.service.congestion())

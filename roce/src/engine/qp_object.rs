@@ -55,7 +55,7 @@ impl Default for Attributes {
 
 /// A new queue pair: its QPN, and the application's ends of its send and receive queues.
 pub struct QpHandles {
-    /// Queue pair number, random, 24 bits.
+    /// Queue pair number, 24 bits: the QPN prefix of the device, and random low bits.
     pub qpn: Qpn,
     /// The application's end of the send queue.
     pub send: SendPoster,

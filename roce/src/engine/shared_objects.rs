@@ -84,7 +84,7 @@ impl SharedObjects {
         self.control.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Returns the access of a new engine to the memory regions.
+    /// Returns a new view of the memory regions, through which one engine opens these regions.
     pub(super) fn memory(&self) -> MemoryView {
         MemoryView::new(self.memory.clone())
     }

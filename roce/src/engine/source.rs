@@ -44,7 +44,8 @@ pub(super) struct Source {
     pub vlan: u16,
 }
 
-/// UDP source ports required of packets to a queue pair. An RNIC may send requests and responses from different ports.
+/// UDP source ports required of packets to a queue pair. An RNIC may send requests and responses from different UDP
+/// source ports.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct SourcePorts {
     request: SourcePort,

@@ -24,11 +24,11 @@ const ABSENT: u32 = u32::MAX;
 #[derive(Clone, Copy, Debug)]
 struct Timer {
     due: OptionalInstant,
-    /// If `heap` has an entry of the queue pair, the time of this entry; otherwise the time of the entry of the queue
-    /// pair last added to `ring`. When the entry in `heap` is removed, this field becomes `NONE`. If `heap` has no
-    /// entry of the queue pair, this field also becomes `NONE` when an entry of the queue pair is removed from `ring`,
-    /// even if `ring` has further entries of the queue pair. This field is not later than `due` (`NONE` is later than
-    /// all times), so a queue pair with a deadline has an entry.
+    /// If `heap` has an entry of the queue pair, the time of this entry; otherwise, of the entries of the queue pair in
+    /// `ring`, the time of the entry added last. When the entry in `heap` is removed, this field becomes `NONE`. If
+    /// `heap` has no entry of the queue pair, this field also becomes `NONE` when an entry of the queue pair is removed
+    /// from `ring`, even if `ring` has further entries of the queue pair. This field is not later than `due` (`NONE` is
+    /// later than all times), so a queue pair with a deadline has an entry.
     entry: OptionalInstant,
 }
 

@@ -12,8 +12,8 @@
 //! and in builds where [`CAN_RECOVER`] is false, a memory fault ends the process.
 #![allow(unsafe_code)]
 
-/// Whether copies of this build can report a memory fault: on x86-64 Linux, except under Miri, loom and the sanitizers,
-/// which follow the accesses of Rust code only.
+/// True if the copy routines compiled into this build can report a memory fault: on x86-64 Linux, except under Miri,
+/// loom and the sanitizers, which follow the accesses of Rust code only.
 pub const CAN_RECOVER: bool = cfg!(all(
     target_arch = "x86_64",
     target_os = "linux",
@@ -30,7 +30,8 @@ pub const CAN_RECOVER: bool = cfg!(all(
 )]
 pub struct MemoryFault;
 
-/// The first call detects which vectors the processor has, and thereby selects the instructions of all later copies.
+/// The first call detects which vector registers the processor has (AVX, AVX-512), and thereby selects the instructions
+/// of all later copies.
 pub(super) fn detect() {
     routines::detect();
 }
@@ -329,7 +330,8 @@ mod routines {
         fn roce_store_exit();
     }
 
-    /// Detects the vectors of the processor. Before the first call the routines use no vectors of more than 16 bytes.
+    /// Detects the vector registers of the processor. Before the first call the routines use no vector registers of
+    /// more than 16 bytes.
     pub(super) fn detect() {
         static DETECTED: Once = Once::new();
         DETECTED.call_once(|| {

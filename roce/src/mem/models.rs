@@ -64,7 +64,8 @@ fn a_region_is_found_while_the_table_is_replaced() {
     });
 }
 
-/// Keys 1 and 5 have the same low bits: while key 1 is inserted, a search for key 5 ends at the place of key 1.
+/// Keys 1 and 5 have the same low bits, so a search for key 5 starts at the place to which key 1 is inserted. If the
+/// insertion has written the region but not yet the key, the search ends there, and must not return the region.
 #[test]
 fn a_key_does_not_open_the_region_that_is_registered_in_its_place() {
     loom::model(|| {

@@ -4,7 +4,7 @@
 //!   LoopbackPort a                                     LoopbackPort b
 //!     free -> reserved --tx_flush--> Wire a->b --rx_burst--> LoopbackFrame
 //!      ^                                                          |
-//!      +-------- the buffer is free when the frame is dropped ----+
+//!      +-- the buffer is free when the LoopbackFrame is dropped --+
 //! ```
 //!
 //! Each port has one reference to each of its buffers; a sent frame contains a second reference. A buffer is free if
@@ -53,7 +53,8 @@ pub struct Loopback;
 
 impl Loopback {
     /// Creates two connected ports; each port receives the frames of the other port. `depth_frames` bounds, per
-    /// direction, the frames that are reserved, on the wire, or received and not yet dropped.
+    /// direction, the frames that are reserved, on the wire, or received as a [`LoopbackFrame`] that is not
+    /// dropped yet.
     pub fn pair(caps_a: PortCaps, caps_b: PortCaps, depth_frames: usize) -> (LoopbackPort, LoopbackPort) {
         let (a_to_b, b_to_a) = (Wire::new(depth_frames), Wire::new(depth_frames));
         (

@@ -54,7 +54,7 @@ pub const PHANTOM_ICRC: u32 = 0;
 /// * `&mut self` ensures that one thread at a time calls methods of the port. If several threads drive an engine in
 ///   turn, the port of this engine must be `Send`; a port used by only one thread, such as a simulated port, need not
 ///   be `Send`. No method blocks.
-/// * A received frame is one contiguous run of bytes, and belongs to the caller until the caller drops the frame.
+/// * A received frame is one contiguous run of bytes, and belongs to the caller until the caller drops the `Frame`.
 /// * The next `tx_flush` sends every buffer that `tx_reserve` has returned and `tx_cancel` has not cancelled, in order.
 ///   The caller must fill these buffers completely. The initial contents of a buffer are unspecified.
 /// * A port may lose frames. Only a decorator with impairments changes or duplicates frames.
@@ -68,7 +68,7 @@ pub trait Port {
     /// Appends at most `max` received frames to `frames`, and returns the number of frames appended.
     fn rx_burst(&mut self, frames: &mut Vec<Self::Frame>, max: usize) -> usize;
 
-    /// Drops all of `frames`. A port with a buffer pool returns the buffers to the pool in one operation.
+    /// Frees the buffers of all `frames`. A port with a buffer pool returns the buffers to the pool in one operation.
     fn free_frames(&mut self, frames: &mut Vec<Self::Frame>) {
         frames.clear();
     }

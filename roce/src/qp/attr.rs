@@ -237,7 +237,7 @@ pub struct ConnAttr {
     pub rnr_retry: u8,
     /// Timer code in RNR NAKs to the peer, 0 to 31: the shortest RNR wait of the peer (IBA 9.7.5.2.8).
     pub min_rnr_timer: u8,
-    /// Recovery scheme. Selective repeat requires a peer with selective repeat and the same window.
+    /// Recovery scheme. Selective repeat requires a peer with selective repeat and the same `window_pkts`.
     pub recovery: RecoveryScheme,
     /// Order in which the peer's payloads are placed.
     pub placement: Placement,

@@ -22,7 +22,8 @@ pub(crate) fn takes_receive(op: &SendOp) -> bool {
     !matches!(op, SendOp::Write { .. } | SendOp::Read { .. } | SendOp::LocalInvalidate { .. })
 }
 
-/// Sends packet `part` of the work request `open` with the header fields of `spec`.
+/// Sends one packet of the work request `open`: `part` is the part of the message in this packet, and `spec` contains
+/// header fields of this packet.
 // Always inlined, because otherwise `part` and `open` are passed in memory, which costs 60 instructions per packet.
 #[inline(always)]
 pub(crate) fn send_segment<P: Port>(

@@ -53,10 +53,12 @@ struct Assignment {
 /// yet assigned.
 pub(crate) struct Outstanding {
     queue: SendQueue,
-    /// One entry for each assigned work request, indexed by its position in the send queue, modulo 2^32. The array
-    /// is short at first, so that an idle queue pair takes little memory, and doubles when all entries are in use.
+    /// One entry for each assigned work request, indexed by the position of the work request (see `position`). The
+    /// array is short at first, so that an idle queue pair takes little memory, and doubles when all entries are in
+    /// use.
     assignments: CircularArray<Assignment>,
-    /// Position of the oldest work request in the send queue, modulo 2^32; incremented when a work request completes.
+    /// Position of the oldest work request; incremented when a work request completes. Positions number all work
+    /// requests posted to the send queue, in order, modulo 2^32.
     position: u32,
     assigned: u32,
     assigned_reads: u32,
@@ -172,8 +174,8 @@ impl Outstanding {
     }
 
     /// Assigns PSNs to the work request that [`Outstanding::next_unassigned`] has returned; its message has `len_bytes`
-    /// bytes. Returns the position of its first packet; `None` if these PSNs and the `unacked` PSNs before them exceed
-    /// [`MAX_OUTSTANDING_PSNS`].
+    /// bytes. Returns the position of its first packet; `None` if the number of these PSNs, plus the number `unacked`
+    /// of unacknowledged PSNs before them, exceeds [`MAX_OUTSTANDING_PSNS`].
     #[inline]
     pub(crate) fn assign(
         &mut self,

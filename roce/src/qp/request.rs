@@ -3,7 +3,7 @@
 use crate::psn::Psn;
 use crate::wire::{ExtHeader, ImmDt, OpcodeInfo, Packet, Reth};
 
-/// A request to execute: a received packet, a copy from the reorder buffer, or the record of a placed packet.
+/// A request to execute: a received packet, a packet in the reorder buffer, or the record of a placed packet.
 pub(crate) trait Request {
     fn psn(&self) -> Psn;
     fn info(&self) -> &'static OpcodeInfo;

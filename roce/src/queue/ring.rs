@@ -63,11 +63,11 @@ fn cell<T>(cells: &Cells<T>, position: u32) -> &UnsafeCell<MaybeUninit<T>> {
     unsafe { &cells.get_unchecked(place).0 }
 }
 
-/// Position of the producer, mode of the ring, and new cells of a ring that grew, in one cache line.
+/// Position of the producer, mode that the consumer sets, and new cells of a ring that grew, in one cache line.
 struct Tail<T> {
     position: AtomicU32,
-    /// Mode of the ring, written by [`Consumer::set_mode`] and read by the producer. The read is seldom a cache miss,
-    /// because the producer also writes `position`, which is in the same cache line.
+    /// Number that [`Consumer::set_mode`] writes and the producer reads; the ring does not interpret this number. The
+    /// read is seldom a cache miss, because the producer also writes `position`, which is in the same cache line.
     mode: AtomicU8,
     /// New cells, which the producer uses already and the consumer does not use yet; null if both use the same cells.
     /// The pointer is from `Box::into_raw`.

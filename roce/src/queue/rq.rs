@@ -66,7 +66,7 @@ impl RecvPoster {
         self.work.is_flushed()
     }
 
-    /// Returns the largest number of outstanding work requests.
+    /// Returns the number of receives that may be outstanding at once.
     pub fn depth(&self) -> u32 {
         self.work.depth()
     }

@@ -223,7 +223,7 @@ impl SendPoster {
         Ok(Sge { addr: offset as u64, len_bytes: bytes.len() as u32, ..Sge::default() })
     }
 
-    /// Returns the largest number of outstanding work requests.
+    /// Returns the number of work requests that may be outstanding at once.
     pub fn depth(&self) -> u32 {
         self.work.depth()
     }

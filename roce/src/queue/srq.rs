@@ -4,8 +4,8 @@
 //!   application --post--> | r5 | r4 | r3 |  --take--> queue pair A holds r1   completes r1 after r2
 //!                                           --take--> queue pair B holds r2
 //! ```
-//! When a queue pair takes a receive, the receive leaves the ring, and its entries are copied to the queue pair: the
-//! ring releases receives in order, but receives may complete in a different order.
+//! When a queue pair takes a receive, the receive leaves the ring, and the scatter entries of the receive are copied to
+//! the queue pair: the ring releases receives in order, but receives may complete in a different order.
 
 use std::sync::Arc;
 

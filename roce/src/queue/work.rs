@@ -159,7 +159,7 @@ impl<W: Wqe> WorkPoster<W> {
         self.wqes.stage(wqe);
     }
 
-    /// Publishes the staged entries, then the staged work requests.
+    /// Publishes the staged scatter/gather entries, then the staged work requests.
     #[inline]
     pub(super) fn publish(&mut self) {
         if self.has_staged_sges {

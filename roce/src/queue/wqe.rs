@@ -178,7 +178,7 @@ pub enum PostError {
         "the work queue is full ({depth} outstanding): poll completions first, or create the queue pair with a larger queue"
     )]
     QueueFull {
-        /// Largest number of outstanding work requests.
+        /// Number of work requests that may be outstanding at once.
         depth: u32,
     },
     /// The work request has more scatter/gather entries than the work queue was created for.
@@ -207,7 +207,7 @@ pub enum PostError {
     /// not a datagram.
     #[error("only a queue pair of UD sends datagrams: a connection sends to its peer, without a destination")]
     WrongService,
-    /// The payload of a staged work request was given, but no work request is staged.
+    /// The call sets the payload or the destination of the work request staged last, but no work request is staged.
     #[error("data without a work request: begin a work request first")]
     NoneStaged,
     /// The queue pair takes its receives from a shared receive queue.
@@ -278,8 +278,9 @@ impl SgList {
         SgList { rest_position: 0, ..self }
     }
 
-    /// Calls `piece` for each contiguous memory range of bytes `offset..offset+len_bytes`, in order, until a call fails
-    /// or the list ends. `rest` returns the entry at a position of the ring.
+    /// Calls `piece` for each contiguous memory range of bytes `offset..offset+len_bytes` of the list, in order, until
+    /// a call fails. Bytes beyond the end of the list are ignored. `rest` returns the entry at a position: a position
+    /// of the queue's ring of entries, or an index of the entries copied from an SRQ.
     #[inline]
     pub(super) fn pieces<E>(
         &self,

@@ -131,8 +131,8 @@ pub(crate) enum Verdict {
     Duplicate,
     /// The PSN of the request is above the expected PSN.
     OutOfOrder {
-        /// True for the first out-of-order request since the expected PSN last advanced, unless an RNR NAK was due
-        /// since then. If true, a NAK (PSN sequence error) is due under go-back-N.
+        /// True if, since the last advance of the expected PSN, no other out-of-order request was received and no RNR
+        /// NAK was due. If true, a NAK (PSN sequence error) is due under go-back-N.
         first: bool,
     },
 }

@@ -32,8 +32,9 @@ use crate::time::{Instant, OptionalInstant};
 ///     otherwise                               lost; if the next ACK is < 1/4 shortest RTT after this ACK, in flight
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-// The compiler encodes the variants of an enclosing enum in unused values of the inner tag with the most unused values.
-// The 64-bit tag of `qp::rc::Responses` must have the most unused values, so the tag of `Probe` has only 8 bits.
+// The compiler encodes the variant of an outer enum in unused values of one inner field: the field with the most unused
+// values. For the enums that contain a queue pair, this field must be `qp::rc::Responses`, whose tag has 64 bits.
+// Therefore the tag of `Probe` has only 8 bits.
 #[repr(u8)]
 enum Probe {
     None,

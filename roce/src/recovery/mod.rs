@@ -305,7 +305,8 @@ impl Recovery {
         span >= DOUBLED_PKTS_MIN && log.has_retransmitted() && !log.has_lost()
     }
 
-    /// Returns the state of `psn`, the PSN of a READ response. `psn` must have been sent, and must not be below una.
+    /// Returns the state of `psn`, the PSN of a READ response. The READ request must have been sent, and `psn` must not
+    /// be below una.
     #[inline]
     pub(crate) fn response_state(&self, psn: Psn, requests: &impl Requests) -> ResponseState {
         match self {

@@ -28,8 +28,9 @@ use crate::psn::{PerSpace, Psn, PsnSpace};
 use crate::start;
 use crate::time::Instant;
 
-/// Number of transmissions between calls of [`SentLog::renew_marks`]: 2^30, so that two transmission numbers passed to
-/// [`is_before`] differ by less than 2^31.
+/// Number of transmissions between calls of [`SentLog::renew_marks`], which raises old values of `largest_acked`,
+/// `oldest` and `executed_number`: 2^30, so that two transmission numbers passed to [`is_before`] differ by less than
+/// 2^31.
 const RENEW_TRANSMISSIONS: u32 = 1 << 30;
 
 /// The latest transmission of a PSN.
@@ -608,8 +609,8 @@ impl SentLog {
             PsnSpace::Response => (0, executed),
             PsnSpace::Request => (executed, self.sent()),
         };
-        // Above the highest retransmitted PSN, numbers rise with PSNs. Therefore, if a packet in flight above this PSN
-        // is not marked lost, the scan ends.
+        // Above the highest retransmitted PSN, transmission numbers rise with PSNs. Therefore the scan ends at the
+        // first packet above the highest retransmitted PSN that remains in flight.
         let last = self.retransmitted.last_in(self.una, to);
         let ordered_from = last.map_or(0, |psn| psn.distance_from(self.una) + 1);
         let (mut newly, mut oldest, mut at) = (0, self.next_number, from);

@@ -104,8 +104,9 @@ impl Model {
         }
     }
 
-    /// Acknowledges the requests from `from` to below `end`. The number of a retransmitted request does not raise
-    /// `largest_acked` if the same run of newly acknowledged requests contains a higher PSN that was sent once.
+    /// Acknowledges the requests from `from` to below `end`. The transmission number of a retransmitted request does
+    /// not raise `largest_acked` if the same run of newly acknowledged requests contains a higher PSN that was sent
+    /// once.
     fn ack_below(&mut self, from: u32, end: u32, now: u64) {
         let is_once = |packet: &Packet| !packet.is_acked && packet.transmissions == 1;
         if let Some((psn, largest_acked)) = self.doubtful.take_if(|(psn, _)| *psn + 1 == from)

@@ -236,7 +236,7 @@ fn extend<const N: usize>(header_crc: u32, header: &[u8; N], varying: &[usize], 
     Some(crc(!sum, rest))
 }
 
-/// A CNP captured on a ConnectX-4 Lx: the bytes from IP header to ICRC.
+/// A CNP that a ConnectX-4 Lx sent: the bytes from IP header to ICRC.
 #[cfg(test)]
 pub(crate) const CONNECTX_4_CNP: [u8; 60] = [
     0x45, 0xC2, 0x00, 0x3C, 0x71, 0x8C, 0x40, 0x00, 0x40, 0x11, 0x91, 0x61, 0x0A, 0x00, 0x11, 0x01, 0x0A,

@@ -47,7 +47,8 @@ pub enum ParseError {
     /// The opcode table does not list the opcode.
     #[error("unknown opcode")]
     UnknownOpcode,
-    /// The pad count exceeds the bytes after the headers, or payload plus pad is not a multiple of 4 bytes.
+    /// The pad count exceeds the number of bytes between extension headers and ICRC, or this number is not a multiple
+    /// of 4.
     #[error("bad pad count")]
     BadPad,
     /// The packet has payload or pad, but its opcode permits no payload.

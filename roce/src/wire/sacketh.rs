@@ -14,7 +14,7 @@ use crate::psn::Psn;
 /// Flag bit 0: the packet that triggered the SACK is a duplicate.
 const DUPLICATE: u8 = 1;
 
-/// Flag bit 1: since the last SACK, an out-of-order packet was dropped because the reorder buffer was full.
+/// Flag bit 1: since the previous SACK, an out-of-order packet was dropped because the reorder buffer was full.
 const NO_ROOM: u8 = 2;
 
 /// Selective acknowledge extended transport header, 4 bytes.
@@ -24,7 +24,7 @@ pub struct SackEth {
     pub version: u8,
     /// True if the packet that triggered the SACK is a duplicate.
     pub duplicate: bool,
-    /// True if, since the last SACK, an out-of-order packet was dropped because the reorder buffer was full.
+    /// True if, since the previous SACK, an out-of-order packet was dropped because the reorder buffer was full.
     pub no_room: bool,
     /// PSN of the request packet that triggered the SACK.
     pub trigger: Psn,

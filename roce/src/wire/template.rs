@@ -23,7 +23,7 @@ const VLAN_LEN: usize = EthHeader::LEN + VlanTag::LEN;
 const UDP_FROM_END: usize = UdpHeader::LEN + Bth::LEN;
 const ECN_AND_QP_FROM_END: usize = Bth::LEN - 4;
 
-/// Header fields that are the same in all packets to one destination.
+/// Header fields that are the same in all packets from one queue pair to another.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct HeaderSpec {
     /// Ethernet source address.
@@ -218,8 +218,9 @@ impl FrameParts<'_> {
     }
 }
 
-/// The headers of all packets to one destination: Ethernet header, VLAN tag, IP, UDP and base transport header. "Don't
-/// fragment" is set in IPv4; the UDP checksum is 0; MigReq is 1 unless [`HeaderTemplate::set_mig_req`] changes it.
+/// The headers of all packets from one queue pair to another: Ethernet header, VLAN tag, IP, UDP and base transport
+/// header. "Don't fragment" is set in IPv4; the UDP checksum is 0; MigReq is 1 unless [`HeaderTemplate::set_mig_req`]
+/// changes it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct HeaderTemplate {
     address: AddressTemplate,
@@ -252,8 +253,8 @@ impl HeaderTemplate {
         self.address.set_mig_req(mig_req);
     }
 
-    /// Writes the headers up to the base transport header, and the pad. The caller fills the extension headers and
-    /// the payload that this function returns, then calls [`HeaderTemplate::seal`].
+    /// Writes the headers from the Ethernet header to the base transport header inclusive, and the pad. The caller
+    /// fills the extension headers and the payload that this function returns, then calls [`HeaderTemplate::seal`].
     ///
     /// `None` if `frame` is not [`HeaderTemplate::frame_len`] bytes long, if the opcode table does not list the opcode,
     /// if the opcode permits no payload but `payload_len` is not 0, or if the length in the IP header would exceed

@@ -160,8 +160,9 @@ fn the_tree_is_removed_however_the_program_ends() {
     waiting.finish(TIMEOUT).expect_success("cat");
     wait_trees(&runtime, 0);
     for signal in ["KILL", "INT"] {
-        let script = "echo $ROCE_TREE && exec env --default-signal=INT cat";
-        let mut waiting = Process::start(&mut confined(&side, &[], &runtime, "", &["sh", "-c", script]));
+        // A shell in the background ignores SIGINT, and so would the program.
+        let program = ["env", "--default-signal=INT", "sh", "-c", "echo $ROCE_TREE && exec cat"];
+        let mut waiting = Process::start(&mut confined(&side, &[], &runtime, "", &program));
         let tree = waiting.line(TIMEOUT);
         assert!(Path::new(&tree).join("sys/class/infiniband/roce0").is_dir(), "{tree}");
         run(Command::new("kill").args([format!("-{signal}"), waiting.id().to_string()]));

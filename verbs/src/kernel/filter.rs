@@ -44,7 +44,7 @@ const SOURCE_MAC: u32 = 6;
 const IPV6_BYTES: u32 = 40;
 /// Offset of the destination port in a UDP header, in bytes.
 const UDP_DESTINATION: u32 = 2;
-/// Offset of the high byte of the destination QPN from the UDP header, in bytes.
+/// Offset, in bytes and counted from the first byte of the UDP header, of the high byte of the destination QPN.
 const DEST_QP: u32 = 8 + 5;
 
 /// Indices of instructions in the program: the first instruction of the VLAN check; the first instruction of the checks

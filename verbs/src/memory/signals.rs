@@ -110,7 +110,7 @@ fn install_signal(signal: &Signal, level: &mut usize) -> io::Result<()> {
     let replaced = action(signal.number, Some(&own))?;
     *level += 1;
     if replaced.sa_sigaction != current.sa_sigaction {
-        // Another thread has changed the action between the two calls.
+        // Between the first call of `action` (read) and the second (replace), another thread has changed the action.
         earlier.store(Box::into_raw(Box::new(replaced)), Ordering::Release);
     }
     skip_recorded(signal, *level - 1, replaced.sa_sigaction);

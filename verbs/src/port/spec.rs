@@ -72,7 +72,8 @@ pub struct PortSpec {
     pub ips: Vec<(IpAddr, u8)>,
     /// Gateway to destinations off the link. af_packet and af_xdp ports use the kernel's routes and refuse a gateway.
     pub gateway: Option<IpAddr>,
-    /// MAC of the port; `None`: the MAC of the device, on a tap with the lowest bit inverted.
+    /// MAC of the port; `None`: the MAC of the device or, on a tap, the MAC of the device with its lowest bit inverted,
+    /// because the kernel's tap interface has the MAC of the device.
     pub mac: Option<Mac>,
     /// VLAN identifier, 1 to 4094: the port sends frames with this tag, and receives only frames with this tag. `None`:
     /// no VLAN.

@@ -21,7 +21,8 @@ pub struct DeviceCounters {
     pub neighbour: CounterMap,
     /// Sums over all queue pairs, including destroyed queue pairs ([`roce::counters::QpCounters`]).
     pub queue_pairs: CounterMap,
-    /// Numbers of frames and of impaired frames, sent (`tx_...`) and received (`rx_...`); empty without impairments.
+    /// Numbers of frames and of impaired frames, sent (`tx_...`) and received (`rx_...`); empty if no impairment is
+    /// configured.
     pub faults: CounterMap,
     /// Extended statistics of the DPDK driver (xstats), under the driver's names.
     pub xstats: CounterMap,

@@ -57,11 +57,11 @@ impl User {
 }
 
 /// Returns the directory for run-time files of this process's user, which is created if it does not exist:
-/// `$XDG_RUNTIME_DIR/roce`, `/run/user/UID/roce` or `/tmp/roce-UID`. No other user has access to the directory. UID is the
-/// effective user ID.
+/// `$XDG_RUNTIME_DIR/roce`, `/run/user/UID/roce` or `/tmp/roce-UID`. No other user has access to the directory. UID is
+/// the effective user ID.
 ///
 /// # Errors
-/// None of the three exists or can be created, or another user has access to each that exists.
+/// None of the three is, or can be created as, a directory of this user to which no other user has access.
 pub fn private_directory() -> io::Result<PathBuf> {
     User::current().make_directory()
 }

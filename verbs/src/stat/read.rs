@@ -90,9 +90,9 @@ pub fn read_all() -> Found {
     found
 }
 
-/// Reads the statistics of the devices of the processes for which `is_selected`, which is called with the process ID,
-/// returns true. Of these devices, only those are read that [`read_all`] also reads. Connects to no socket of another
-/// process, because each connection wakes a process.
+/// Reads the statistics of the devices of selected processes: processes of this PID namespace for whose process IDs
+/// `is_selected` returns true. Of these devices, only those are read that [`read_all`] also reads. Connects only to
+/// sockets whose names have the ID of a selected process, because each connection wakes the process of the socket.
 pub fn read_selected(is_selected: impl Fn(u32) -> bool) -> Found {
     let mut found = Found::default();
     for (directory, owner) in to_read(&User::current()) {
@@ -151,8 +151,8 @@ fn read_socket(path: PathBuf, owner: u32, is_selected: impl Fn(u32) -> bool, fou
 
 fn read_one(path: &Path, uid: u32, is_selected: impl Fn(u32) -> bool) -> io::Result<Option<DeviceStat>> {
     let stream = UnixStream::connect(path)?;
-    // The name of the socket can have the process ID of another PID namespace, or, if the socket is of another user, any
-    // process ID. The kernel returns the ID of the process that has called listen(2) in this PID namespace, or 0.
+    // The name of the socket can have the process ID of another PID namespace, or, if the socket is of another user,
+    // any process ID. The kernel returns the ID of the process that has called listen(2) in this PID namespace, or 0.
     let pid = getsockopt(&stream, PeerCredentials)?.pid();
     if !u32::try_from(pid).is_ok_and(is_selected) {
         return Ok(None);

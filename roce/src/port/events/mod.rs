@@ -1,6 +1,7 @@
 //! A port decorator that impairs selected packets: for example, it drops the n-th packet of a queue pair, or the second
-//! retransmission of this packet. A packet event selects one transmission of a packet by queue pair, PSN and count, and
-//! specifies the impairment, as in Lumina (SIGCOMM 2023). Packet events are not asynchronous events of verbs.
+//! retransmission of this packet. A packet event selects one transmission of a packet by queue pair, PSN and number of
+//! the transmission, and specifies the impairment, as in Lumina (SIGCOMM 2023). Packet events are not asynchronous
+//! events of verbs.
 //!
 //! ```text
 //!   frame sent --Packet::parse--> connection (destination GID and QPN) and PSN space (requests or responses)

@@ -37,7 +37,8 @@ impl EventPsn {
     }
 }
 
-/// An event: applies `impairment` to packet number `pass` of the packets that match `qp`, `space`, `psn` and `opcode`.
+/// A packet event: counts, from 1, the packets that match `qp`, `space`, `psn` and `opcode`, and applies `impairment`
+/// to the packet at which the count becomes `pass`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PacketEvent {
     /// Queue pair of the packet.
@@ -48,10 +49,10 @@ pub struct PacketEvent {
     pub psn: EventPsn,
     /// Opcode of the packet; `None` matches any opcode. A SEND opcode also matches the corresponding numbered SEND.
     pub opcode: Option<Opcode>,
-    /// Number of the packet among the matching packets, from 1. If `psn` is a single PSN, 1 is the first transmission
-    /// of this PSN, and 2 the first retransmission.
+    /// Count of matching packets, from 1, at which the impairment is applied. If `psn` is a single PSN, 1 is the first
+    /// transmission of this PSN, and 2 the first retransmission.
     pub pass: u32,
-    /// Impairment of packet number `pass`.
+    /// Impairment of the packet at which the count becomes `pass`.
     pub impairment: Impairment,
 }
 

@@ -452,7 +452,8 @@ fn each_response_gives_its_event() {
 
 type PlacedRow = (&'static str, i32, Pkt, &'static [(usize, u8)]);
 
-/// Rows: name; una; response; bytes of memory after the response, as (offset, value). Initially all bytes are 0.
+/// Rows: name; una; response; bytes of the memory region, as (offset, value), after the completer processed the
+/// response. Before, all bytes are 0.
 #[rustfmt::skip]
 const PLACED: &[PlacedRow] = &[
     ("FIRST", 1, first(1), &[(0, 0xA5), (255, 0xA5), (256, 0)]),

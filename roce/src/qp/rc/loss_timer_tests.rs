@@ -6,7 +6,8 @@
 //!     send N    N SENDs of one packet, the last with AckReq    read N   a READ of N responses
 //!     ack P, nak P    ACK of all PSNs below P; PSN sequence error with PSN P
 //!     sack P Q..      SACK: PSNs below P executed, PSNs Q.. buffered     stale    a stale response
-//!     resp P, part P  both: READ response LAST or ONLY with PSN P
+//!     resp P          READ response LAST or ONLY with PSN P
+//!     part P          READ response ONLY with PSN P, to a tail loss probe that requests no other response
 //!     first P         READ response FIRST or MIDDLE with PSN P
 //!     rnr P W         RNR NAK with PSN P and a wait of W us
 //!     out       sends the retransmissions that are permitted
@@ -474,8 +475,8 @@ fn nothing_is_sent_in_an_rnr_wait() {
     check(RNR_WAITS);
 }
 
-/// A PSN sequence error reduces the loss window, to at least 16 packets. Even if the loss window is smaller, four READs
-/// of the length of the oldest READ in flight may be in flight.
+/// A PSN sequence error reduces the loss window, to at least 16 packets. If four READs of the length of the oldest READ
+/// in flight need more packets than the loss window, four such READs may be in flight nevertheless.
 #[test]
 fn the_loss_window_permits_four_reads() {
     for (read_pkts, pkts_max) in [(2, 16), (4, 16), (5, 20), (64, 256)] {

@@ -222,7 +222,7 @@ impl ReadQueue {
         let covers = |waiting: &Waiting| psn.index_in(waiting.request.first, waiting.request.packets);
         // `again`: the responses requested by the duplicate. `at`: index in the queue at which `again` is inserted.
         // `rest`: PSN of the next response of the original READ, if this READ is in the queue. `continues`: true if the
-        // queue has an earlier duplicate, not yet served, with the first responses of `again`, but not with the last.
+        // queue has a duplicate whose responses to be sent include the first, but not the last response of `again`.
         let (mut at, mut rest, mut continues) = (None, None, false);
         for (place, waiting) in self.queue.iter().enumerate() {
             let (index, next) = (covers(waiting), waiting.next_psn());

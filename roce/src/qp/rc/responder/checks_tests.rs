@@ -413,7 +413,8 @@ fn a_read_is_dropped_while_duplicates_fill_the_queue() {
 
 type PlacedRow = (&'static str, &'static [Pkt], &'static [(usize, u8)]);
 
-/// Rows: name; packets; bytes of memory after the packets, as (offset, value). Initially all bytes are 0.
+/// Rows: name; packets; bytes of the memory region, as (offset, value), after the responder processed the packets.
+/// Before, all bytes are 0.
 #[rustfmt::skip]
 const PLACED: &[PlacedRow] = &[
     ("SEND ONLY", &[SEND], &[(0, 0xA5), (15, 0xA5), (16, 0)]),

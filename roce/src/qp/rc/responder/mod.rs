@@ -280,8 +280,8 @@ impl Responder {
         ResponderAction::Nothing
     }
 
-    /// Places, buffers or drops an out-of-order packet, and makes a NAK or SACK due. `first`: since the expected PSN
-    /// last advanced, no other out-of-order packet was received and no RNR NAK was due.
+    /// Places, buffers or drops an out-of-order packet, and makes a NAK or SACK due. `first` is true if, since
+    /// the expected PSN last advanced, no other out-of-order packet was received and no RNR NAK was due.
     #[cold]
     #[inline(never)]
     fn on_out_of_order(

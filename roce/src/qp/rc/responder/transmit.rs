@@ -142,10 +142,10 @@ impl Transmitter<'_> {
         self.reads.last_before(last)
     }
 
-    /// Removes READs whose PSNs are in use again from the history. A call is necessary at least once per half of the PSN
-    /// circle. The calls for each ACK, each SACK and each new READ are sufficient: a requester may have at most half of
-    /// the PSN circle unacknowledged (IBA 9.7.2), so the requester elicits an ACK or SACK or sends a READ at least this
-    /// often.
+    /// Removes from the history the READs whose PSNs new requests reuse. A call is necessary at least once per half of
+    /// the PSN circle. The calls for each ACK, each SACK and each new READ are sufficient: a requester may have at most
+    /// half of the PSN circle unacknowledged (IBA 9.7.2), so the requester elicits an ACK or SACK or sends a READ at
+    /// least this often.
     #[inline]
     fn forget_stale_reads(&mut self) {
         self.reads.forget_stale(self.order.expected().minus(1));
