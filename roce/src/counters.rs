@@ -186,7 +186,7 @@ counters! {
         /// Packets whose BTH pad count exceeds the bytes after the headers, or whose payload plus pad is not a multiple
         /// of 4 bytes.
         bad_pad,
-        /// Packets with payload or pad whose opcode permits no payload.
+        /// Packets that have payload or pad, although their opcode permits no payload.
         unexpected_payload,
         /// Packets that passed all header checks of the queue pair but have a wrong ICRC.
         rx_icrc_errors,

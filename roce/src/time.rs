@@ -29,8 +29,8 @@ impl Instant {
     }
 }
 
-/// An optional [`Instant`] in 8 bytes; the latest instant stands for none. An `Option<Instant>` takes 16 bytes, and
-/// would enlarge state that each message accesses.
+/// An optional [`Instant`] in 8 bytes; 2^64 - 1 ns stands for `None`. An `Option<Instant>` takes 16 bytes, and would
+/// enlarge state that each message accesses.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct OptionalInstant(Instant);
 

@@ -13,8 +13,8 @@
 //!   (2) no poll found work for the time of `linger`
 //!   (3) application threads poll often without requesting notifications; the polling thread disarms the port
 //!       (`Shared::take_over`)
-//!   (4) at the end of a nap application threads have stopped polling, or a thread requests a notification, or becomes
-//!       the leader
+//!   (4) a nap ends, and application threads have stopped polling or a thread is the leader; or a thread requests a
+//!       notification, which ends the nap at once
 //! ```
 //!
 //! While a leader is the server of the port (`sleep.rs`), the background server rests. A leader that leaves rings the
@@ -235,9 +235,9 @@ impl BackgroundServer {
         // `armed_polls` is set also while a thread is the leader, because a leader that leaves arms the port.
         self.armed_polls = ARMED_POLLS_MAX;
         if is_led {
-            // If the leader leaves during this rest, `Sleep::ring_if_due` rings the bell only for a deadline of the
-            // engine that is more than `LATE_NANOS` before `until`. If application threads have used the engine,
-            // `until` is limited to `now` plus `LATE_NANOS`, so that no deadline after `now` rings the bell.
+            // After the leader leaves, `Sleep::ring_if_due` rings the bell if a deadline of the engine is more than
+            // `LATE_NANOS` before `until`. If application threads have used the engine, `until` is at most `now` plus
+            // `LATE_NANOS`: no deadline after `now` is that early, so application threads need not ring the bell.
             if is_used {
                 until = until.min(now + Duration::from_nanos(LATE_NANOS));
             }

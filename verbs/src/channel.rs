@@ -63,8 +63,8 @@ impl CompChannel {
         self.wait_unless(timeout, on_take, || false)
     }
 
-    /// Waits as [`CompChannel::wait_with`] does. If a signal handler runs while the thread sleeps in this call, the
-    /// call executes `ends`, and ends the wait if `ends` returns true.
+    /// Waits as [`CompChannel::wait_with`] does. If a signal handler has interrupted the sleep of this thread, calls
+    /// the function `ends`. If `ends` returns true, the wait fails with EINTR; otherwise the wait continues.
     ///
     /// # Errors
     /// Those of [`CompChannel::wait`], and [`Error::System`] with EINTR if `ends` returned true.

@@ -77,9 +77,10 @@ impl Context {
     /// have the same MAC and GIDs. Queue pairs of different contexts can be connected to each other.
     ///
     /// # Errors
-    /// [`OpenError`] states the failure and the remedy. [`OpenError::Open`]: this process has the port open with other
-    /// keys or options, or the device is in a fatal error, or the device is closed, but one of its completion channels
-    /// or of its queues from [`Context::objects`] still exists.
+    /// [`OpenError`] states the failure and the remedy. [`OpenError::Open`] in three cases: this process has opened the
+    /// port by a name with other keys (`ip=`, `vlan=` and so on), or with other options; the device is in a fatal
+    /// error; the device is closed, but one of its completion channels still exists, or a `QpQueues`, `SrqQueue` or
+    /// `CqQueue` that [`ContextObjects`] returned.
     pub fn open(spec: &PortSpec, options: &DeviceOptions) -> Result<Context, OpenError> {
         let _no_cancel = NoCancel::new();
         let device = registry::open(spec, options)?;

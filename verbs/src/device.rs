@@ -313,8 +313,8 @@ impl Shared {
 
     /// Returns the length of the longest nap of a server while no work is pending. If the port has no wake sources, the
     /// length is `NAP_MIN`, because frames are received only at the end of a nap. Otherwise the length is `NAP_MAX`; a
-    /// port with wake sources needs naps only while it cannot be armed, for example because its connection is changing,
-    /// or while its transmit ring is full.
+    /// port with wake sources needs naps only while the port cannot be armed (for example because its memif connection
+    /// begins or ends), or while its transmit ring is full.
     pub(crate) fn nap_max(&self) -> Duration {
         if self.wakes.is_none() { NAP_MIN } else { NAP_MAX }
     }
@@ -466,9 +466,10 @@ impl Shared {
         }
     }
 
-    /// Sends the responses due when the process exits: the exit destroys no queue pair, so `Engine::destroy_qp` does
-    /// not send these responses. Gives up after `EXIT_LOCK_TRIES` attempts to lock the engine, because a thread that
-    /// holds the lock may never release it. A thread that drives the engine sends the responses itself.
+    /// Called at the exit of the process: sends the due responses of all queue pairs. `Engine::destroy_qp` would send
+    /// the responses too, but the exit destroys no queue pair. Gives up after `EXIT_LOCK_TRIES` attempts to lock the
+    /// engine, because the holder of the lock may never release the lock. If the holder polls the engine meanwhile,
+    /// these polls send the responses.
     pub(crate) fn send_at_exit(&self) {
         for _ in 0..EXIT_LOCK_TRIES {
             if let Some(mut driven) = self.try_lock() {
@@ -520,7 +521,8 @@ impl Shared {
         }
     }
 
-    /// Returns the due warnings about growth of counters that should not grow (`watch.rs`).
+    /// If [`Watch::is_due`] returns true, compares the counters of the device with their values in the last log lines,
+    /// and returns the new log lines about counters that should not grow (`watch.rs`). Otherwise returns no log line.
     pub(crate) fn look_at_counters(&self, watch: &mut Watch) -> Vec<String> {
         let now = self.now();
         if !watch.is_due(now) {
@@ -726,7 +728,7 @@ mod tests {
     use super::Shared;
     use crate::{Context, DeviceOptions};
 
-    /// Timeout of the wait in this test, reached only if the test fails.
+    /// Timeout of `recv_timeout` in the test of [`Shared::control`], reached only if the test fails.
     const LONG: Duration = Duration::from_secs(60);
 
     #[test]

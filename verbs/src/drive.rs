@@ -180,8 +180,8 @@ pub(crate) struct Activity {
     /// otherwise a thread that posts to several queue pairs in turn would push at each post, because the push for one
     /// queue pair counts as a poll for the others.
     polls_at_push: AtomicU64,
-    /// Number of send work requests posted since the push that set `polls_at_push`. If threads post at the same time,
-    /// some posts may not be counted; a push is then requested later.
+    /// Number of send work requests posted since the last push by a thread that posted. If several threads post at the
+    /// same time, some posts may not be counted; a push is then requested later.
     posts: AtomicU32,
     /// Time of the last poll, in nanoseconds of the engine's clock.
     last_nanos: AtomicU64,
@@ -264,7 +264,7 @@ impl Activity {
 
     /// Begins to count the polls for [`Activity::is_polled`]. Called at the end of a takeover, when the application
     /// threads have stopped polling, have requested a notification, or wait in `CompChannel::wait`. `polled_long`:
-    /// whether the takeover was long. After a short takeover, the next takeover needs twice as many polls.
+    /// whether the takeover lasted at least `POLLED_LONG`. If not, the next takeover needs twice as many polls.
     pub(crate) fn end_polls(&self, polled_long: bool) {
         let polls = self.polls_min.load(Ordering::Relaxed);
         let polls = if polled_long { POLLS_MIN } else { (polls * 2).min(POLLS_MAX) };

@@ -34,8 +34,8 @@ impl LaneRate {
     }
 }
 
-/// For each row: the largest speed of an Ethernet link in Mbit/s, and the lanes and signalling rate that Linux reports
-/// for such a link (`ib_get_eth_speed`).
+/// For each row: an upper bound of the speed of an Ethernet link, in Mbit/s, and the lanes and signalling rate that
+/// Linux reports for a speed above the bound of the previous row and up to this bound (`ib_get_eth_speed`).
 const RATES: [(u32, u8, LaneRate); 10] = [
     (1_000, 1, LaneRate::Sdr),
     (10_000, 1, LaneRate::Fdr10),

@@ -110,8 +110,9 @@ impl Listeners {
         }
     }
 
-    /// Appends the event of an object to the queue of the object's listener, and an event of the device to the queues
-    /// of all contexts. A fatal error also wakes all present and future waiters of the completion channels.
+    /// Appends a completion event to the completion channel of its completion queue, an asynchronous event of an object
+    /// to the queue of the object's context, and an event of the device to the queues of all contexts. A fatal error
+    /// also wakes all present and future waiters of the completion channels.
     pub(crate) fn deliver(&self, event: Event) {
         let mut table = self.table();
         let Some(object) = Object::of(event) else {

@@ -127,7 +127,7 @@ impl Semaphore for Arc<Bell> {
     }
 }
 
-/// A substitute for the engine whose work requests must be retransmitted at the time 1 ns.
+/// A substitute for the engine. The work requests that `send_posted` sends must be retransmitted at the time 1 ns.
 struct SleepCore {
     bells: Arc<Doorbells>,
     sent: Vec<usize>,

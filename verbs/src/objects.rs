@@ -127,8 +127,8 @@ impl ContextObjects {
             Object::Mr(lkey) => self.shared_objects()?.deregister(lkey)?,
             Object::Ah(ah) => {
                 let mut driven = shared.lock()?;
-                // RDMA NICs copy the address when a datagram is posted, so a program may destroy the address handle
-                // before the datagram completes. Without this call, a posted datagram might fail.
+                // RDMA NICs copy the address vector when a datagram is posted, so a program may destroy the address
+                // handle before the datagram completes. Without this call, a posted datagram might fail.
                 driven.send_posted();
                 driven.engine.destroy_ah(ah)?;
             }
@@ -263,7 +263,8 @@ impl ContextObjects {
         Ok(ah)
     }
 
-    /// Destroys an address handle (`ibv_destroy_ah`). A posted datagram that names it and is not yet sent fails.
+    /// Destroys an address handle (`ibv_destroy_ah`), after the engine has sent posted datagrams. A posted datagram
+    /// that names the address handle and is still not sent fails.
     pub fn destroy_ah(&self, ah: AhId) -> Result<(), Error> {
         self.destroy(Object::Ah(ah))
     }

@@ -56,7 +56,8 @@ impl FromStr for ProgressPolicy {
 /// Options with which [`Context::open`](crate::Context::open) opens a port as a device.
 #[derive(Clone, Debug, Default)]
 pub struct DeviceOptions {
-    /// Impairments that the port applies to frames, each with a probability.
+    /// Impairments that the port applies, each with a probability, to sent frames, received frames or both
+    /// ([`FaultConfig::direction`]).
     pub faults: FaultConfig,
     /// Packet events: impairments of single packets that the port sends, applied before `faults`.
     pub events: EventPlan,

@@ -3,7 +3,7 @@
 //!
 //! ```text
 //!   background thread                                 open, close of a device
-//!   takes the servers that joined                   adds a server to `joining`, rings the bell
+//!   takes the servers that joined                   adds a server to `joining`, rings the thread's bell
 //!   drops the servers of devices that are closed    sets `stopping`, rings the device's bell, waits until the
 //!   calls `turn` of each server that does not rest    server is dropped
 //!   if each server rests: sleeps until a rest ends,
@@ -203,7 +203,8 @@ impl BackgroundThread {
     }
 }
 
-/// If all servers rest, sleeps until a rest ends or `bell` is rung. Then resumes each server whose rest has ended.
+/// Resumes each server whose rest has ended: the time `Rest::until` has passed, or a descriptor of the server is
+/// readable. If all servers rest, first sleeps until a rest ends or `bell` is rung.
 fn rest(slots: &mut [Slot], bell: &OwnedFd) {
     let ends = slots.iter().filter_map(|slot| slot.rest.map(|rest| rest.until));
     let Some(first) = ends.min() else { return };

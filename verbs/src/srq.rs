@@ -109,7 +109,7 @@ impl Srq {
     }
 
     /// Returns the attributes (`ibv_query_srq`); `None` if the shared receive queue was destroyed through
-    /// [`ContextObjects`](crate::ContextObjects).
+    /// [`ContextObjects`](crate::ContextObjects), and in a forked process.
     pub fn query(&self) -> Option<SrqOptions> {
         let attr = self.0.pd.objects.query_srq(self.0.id)?;
         Some(SrqOptions { max_wr: attr.max_wr, max_sge: attr.max_sge, limit: attr.limit })

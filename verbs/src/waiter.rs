@@ -23,7 +23,7 @@ pub(crate) struct Waiter<'a> {
     shared: &'a Shared,
     linger: Linger,
     leads: bool,
-    /// Length of the last nap, on a port that cannot be armed.
+    /// Length of the latest nap; `NAP_MIN` before the first nap, and after a sleep that was no nap.
     nap: Duration,
 }
 
@@ -86,7 +86,7 @@ impl<'a> Waiter<'a> {
 }
 
 impl Drop for Waiter<'_> {
-    /// Makes the background thread the server of the port.
+    /// If this thread is the leader, makes the background thread the server of the port.
     fn drop(&mut self) {
         self.shared.linger_nanos.store(self.linger.end(), Ordering::Relaxed);
         if !self.leads {

@@ -226,7 +226,7 @@ impl Dcqcn {
 }
 
 impl Limiter {
-    /// Creates the limiter for a CNP that is received at the maximum rate.
+    /// Creates the limiter when a CNP is received while no limiter exists (the rate is the maximum rate).
     fn new(parameters: &DcqcnParameters, max_rate: u64, now: Instant) -> Self {
         let first = bits_per_sec(parameters.rate_to_set_on_first_cnp);
         let rate = if first == 0 { max_rate } else { first.min(max_rate) };

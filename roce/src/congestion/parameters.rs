@@ -14,7 +14,7 @@ pub(super) const BITS_PER_MBIT: u64 = 1_000_000;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Limits {
-    /// Name of the parameter in text, equal to that of the field.
+    /// Name of the parameter in text, and name of its field in the struct that implements [`Parameters`].
     pub name: &'static str,
     /// The smallest value allowed.
     pub min: u32,

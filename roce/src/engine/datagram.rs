@@ -111,7 +111,8 @@ impl<P: Port> Engine<P> {
     }
 }
 
-/// Checks the headers of a packet to a queue pair without a connection. If the packet is dropped, returns its counter.
+/// Checks the headers of a packet to a queue pair without a connection. If a check fails, returns the drop counter of
+/// this check.
 fn admit_datagram(qp: &Qp, gids: &GidTable, packet: &Packet<'_>) -> Result<(), DropCounter> {
     let Some(ud) = qp.datagrams.as_ref().filter(|_| qp.state.receives()) else {
         return Err(|drops| &mut drops.qp_state);

@@ -36,7 +36,7 @@ pub enum Event {
     PortError,
     /// An address was added to the GID table, or removed from it (`IBV_EVENT_GID_CHANGE`).
     GidChange,
-    /// Local catastrophic error (IBA 11.6.3): every later call fails. Reported after a panic of a thread that drove the
-    /// engine, and after the network interface of the port was removed.
+    /// Local catastrophic error (IBA 11.6.3): a fatal error of the device (docs/GLOSSARY.md). Reported after a panic of
+    /// a thread that drove the engine, and after the network interface of the port was removed.
     DeviceFatal,
 }

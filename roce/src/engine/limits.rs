@@ -38,8 +38,8 @@ pub(crate) const TIMER_CHECK_NANOS: u64 = 10_000;
 /// `Timers::heap` at once.
 pub(crate) const TIMER_CHECKS_MAX: usize = 4096;
 
-/// Largest number of deadlines compared with the clock in one poll. This number is not lower than the number of
-/// deadlines that the packets of one poll set.
+/// Largest number of deadlines compared with the clock in one poll: more than the largest number of packets sent in one
+/// poll, because each sent packet may set a deadline.
 pub(crate) const TIMER_CHECKS_PER_POLL: usize = TIMERS_PER_POLL + TX_BUDGET_PKTS as usize;
 
 pub(crate) const FLUSHED_QPS_PER_POLL: usize = 4;

@@ -130,7 +130,7 @@ pub struct Progress {
 }
 
 impl Progress {
-    /// Returns whether the poll received no frame, sent no packet, and left no work.
+    /// Returns whether `rx_frames` and `tx_pkts` are 0, and the poll left no work.
     pub fn is_idle(&self) -> bool {
         self.rx_frames == 0 && self.tx_pkts == 0 && !self.more
     }
@@ -165,7 +165,8 @@ enum Outgoing {
 /// The application's ends of the queues are not part of the engine: other threads may use
 /// [`SendPoster`](crate::queue::SendPoster), [`RecvPoster`](crate::queue::RecvPoster),
 /// [`CqPoller`](crate::queue::CqPoller) and [`CqNotifier`](crate::queue::CqNotifier) during any call. Memory regions
-/// are accessed during `poll` and `push` only.
+/// are accessed only during `poll` and `push`, and during the calls that send the last READ responses of a queue pair:
+/// [`Engine::destroy_qp`], and [`Engine::modify_qp`] to RESET or ERR.
 ///
 /// # Time
 /// `now` comes from one clock of any origin, and must not decrease from call to call. A call without `now` uses the

@@ -84,7 +84,7 @@ impl SharedObjects {
         self.control.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Returns a new view of the memory regions, through which one engine opens these regions.
+    /// Returns a new [`MemoryView`], by which one engine accesses the memory regions.
     pub(super) fn memory(&self) -> MemoryView {
         MemoryView::new(self.memory.clone())
     }

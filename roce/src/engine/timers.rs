@@ -6,8 +6,8 @@
 //!                                                    not yet due:         entry in `heap`, at `due`
 //! ```
 //!
-//! If `due` is less than `TIMER_CHECK_NANOS` away, `ring` is full, or `heap` has a later entry of the queue pair, the
-//! entry is inserted into `heap` at once.
+//! If `due` is less than `TIMER_CHECK_NANOS` away, or `ring` is full, the entry is inserted into `heap` at once, at
+//! `due`. If `heap` already has a later entry of the queue pair, this later entry is moved to `due`.
 //!
 //! If an ACK postpones or cancels a deadline, the entry does not change. When the entry expires, `due` is compared with
 //! the clock. The queue pair, whose state is probably in no cache, is accessed only if `due` has passed. Most entries
@@ -24,11 +24,10 @@ const ABSENT: u32 = u32::MAX;
 #[derive(Clone, Copy, Debug)]
 struct Timer {
     due: OptionalInstant,
-    /// If `heap` has an entry of the queue pair, the time of this entry; otherwise, of the entries of the queue pair in
-    /// `ring`, the time of the entry added last. When the entry in `heap` is removed, this field becomes `NONE`. If
-    /// `heap` has no entry of the queue pair, this field also becomes `NONE` when an entry of the queue pair is removed
-    /// from `ring`, even if `ring` has further entries of the queue pair. This field is not later than `due` (`NONE` is
-    /// later than all times), so a queue pair with a deadline has an entry.
+    /// Time of the entry that was inserted last for the queue pair, in `ring` or `heap`. Becomes `NONE` when the entry
+    /// of the queue pair in `heap` is removed or, while `heap` has none, when any entry of the queue pair in `ring` is
+    /// removed. This field is not later than `due` (`NONE` is later than all times), so a queue pair with a deadline
+    /// has an entry.
     entry: OptionalInstant,
 }
 
@@ -90,7 +89,7 @@ impl Timers {
 
     /// If the time of the earliest entry has passed, removes this entry. Returns:
     /// * `None` if no entry was removed;
-    /// * `Some(None)` if the queue pair of the removed entry has another entry, in `heap`, or has no deadline at or
+    /// * `Some(None)` if the queue pair of the removed entry still has an entry in `heap`, or has no deadline at or
     ///   before `now`;
     /// * otherwise `Some(Some(slot))`, with the index of this queue pair, whose deadline is then cancelled.
     pub(super) fn expire(&mut self, now: Instant) -> Option<Option<usize>> {
@@ -111,7 +110,7 @@ impl Timers {
 
     /// Removes one entry: if `ring` is not empty, the first entry of `ring`; otherwise the first entry of `heap`,
     /// unless this entry is at the deadline of its queue pair. If the queue pair of the removed entry has a deadline,
-    /// but no other entry in `heap`, inserts the deadline into `heap`. Returns false if no entry was removed;
+    /// but now no entry in `heap`, inserts the deadline into `heap`. Returns false if no entry was removed;
     /// `earliest` is then the earliest deadline.
     pub(super) fn settle(&mut self) -> bool {
         let slot = match self.heap.first() {

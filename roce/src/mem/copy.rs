@@ -1,4 +1,4 @@
-//! The only code that accesses registered memory; the copy routines are in `fault`.
+//! Only this module and `fault`, which contains the copy routines, access registered memory.
 //!
 //! The application may read and write registered memory while the engine copies, so a Rust slice of registered memory
 //! would be unsound. Therefore this module only copies bytes between registered memory and frames.
@@ -250,8 +250,8 @@ mod tests {
     #[test]
     fn a_copy_changes_its_bytes_and_no_others() {
         check_copies();
-        // Repeats the checks without AVX-512, and then without AVX-512 and AVX. Meanwhile tests on other threads also
-        // copy without these vectors.
+        // Repeats the checks without AVX-512, and then without AVX-512 and AVX. Meanwhile the copies of tests on other
+        // threads do not use these instructions either.
         fault::without_vectors(check_copies);
     }
 

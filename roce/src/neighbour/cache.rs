@@ -37,7 +37,7 @@ const ASK_WAIT_NANOS: [u64; 4] =
 /// queries follow.
 pub(crate) const PROBE_WAIT_NANOS: [u64; 3] =
     [50 * MILLISECOND_NANOS, 100 * MILLISECOND_NANOS, 200 * MILLISECOND_NANOS];
-/// Minimum time from a reply to the next verification that a claim starts: 1 s.
+/// Minimum time from a reply to the start of the next verification because of a claim: 1 s.
 pub(crate) const VERIFY_INTERVAL_NANOS: u64 = 1000 * MILLISECOND_NANOS;
 /// If the last reply is at least this old, a lookup starts a verification: 30 s (RFC 4861, REACHABLE_TIME).
 const FRESH_NANOS: u64 = 30_000 * MILLISECOND_NANOS;

@@ -30,8 +30,8 @@ pub struct GidEntry {
     pub prefix_bits: u8,
     /// VLAN of the address, 1 to 4094; `None` for untagged frames.
     pub vlan: Option<u16>,
-    /// True if `take_unannounced` has returned this address; no later call returns it, unless `announce_again` was
-    /// called.
+    /// Set to true when `take_unannounced` returns this address, and to false by `announce_again`. While true,
+    /// `take_unannounced` does not return this address.
     pub(super) announced: bool,
 }
 

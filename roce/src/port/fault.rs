@@ -203,13 +203,13 @@ impl<F: AsRef<[u8]>> Direction<F> {
     }
 }
 
-/// A port with the impairments of a [`FaultConfig`]. If all probabilities are 0, the cost is a branch per call of
-/// `tx_reserve` and `tx_flush`, and a branch per received frame.
+/// A port with the impairments of a [`FaultConfig`]. If all probabilities are 0, the cost is a branch per call, and a
+/// few instructions per received frame.
 pub struct Fault<P: Port> {
     port: P,
     rx: Direction<P::Frame>,
     tx: Direction<Vec<u8>>,
-    /// Frames received from the inner port; empty between calls.
+    /// Frames of the inner port during `rx_burst` and `free_frames`; otherwise empty.
     arrived: Vec<P::Frame>,
     reserved: Staging,
     /// Frames that the inner port has not accepted yet.

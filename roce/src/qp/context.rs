@@ -34,7 +34,7 @@ impl RxContext<'_> {
         self.receives.current(self.srqs)
     }
 
-    /// Completes the current receive, whose memory cannot be written, in error.
+    /// Completes the current receive with a local protection error, because its memory cannot be written.
     pub(crate) fn fail_receive(&mut self) {
         self.counters.local_protection_err += 1;
         self.complete_receive(WcStatus::LocProtErr, WcOpcode::Recv, 0, None, false);
@@ -74,7 +74,8 @@ impl RxContext<'_> {
 pub(crate) struct TxContext<'a, P: Port> {
     pub now: Instant,
     pub port: &'a mut P,
-    /// Number of packets that may still be sent; decremented by 1 for each packet.
+    /// Number of packets that the queue pair may still send before another queue pair transmits; each packet sent, and
+    /// each local operation executed, decrements this number by 1.
     pub budget: &'a mut u32,
     pub memory: &'a MemoryView,
     pub pd: PdId,

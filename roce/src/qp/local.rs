@@ -7,7 +7,8 @@ use crate::port::Port;
 use crate::queue::{SendOp, WcStatus};
 
 /// If the next work request is a local operation that may start, executes this local operation and returns its
-/// position in the send queue; otherwise returns `None`. If the local operation fails, returns the error status.
+/// [`Place`] among the outstanding work requests; otherwise returns `None`. If the local operation fails, returns the
+/// error status.
 /// `is_una_end`: true if una is one past the last assigned PSN, that is, if all earlier work requests have completed,
 /// or complete in this poll.
 #[cold]

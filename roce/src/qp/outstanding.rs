@@ -32,7 +32,7 @@ pub(crate) struct Kind {
     pub takes_receive: bool,
 }
 
-/// Position of a PSN in the send queue.
+/// An outstanding work request, and one of its PSNs. `packet` is 0 for a local operation, which has no PSN.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Place {
     /// Index of the work request among the outstanding work requests; 0: the oldest.
@@ -174,7 +174,7 @@ impl Outstanding {
     }
 
     /// Assigns PSNs to the work request that [`Outstanding::next_unassigned`] has returned; its message has `len_bytes`
-    /// bytes. Returns the position of its first packet; `None` if the number of these PSNs, plus the number `unacked`
+    /// bytes. Returns the [`Place`] of its first packet; `None` if the number of these PSNs, plus the number `unacked`
     /// of unacknowledged PSNs before them, exceeds [`MAX_OUTSTANDING_PSNS`].
     #[inline]
     pub(crate) fn assign(
@@ -188,8 +188,8 @@ impl Outstanding {
         (unacked + packets <= MAX_OUTSTANDING_PSNS).then(|| self.append(packets, kind))
     }
 
-    /// Assigns 0 PSNs to the next work request, a local operation that was executed. Returns its position, whose span
-    /// has 0 packets.
+    /// Assigns 0 PSNs to the next work request, a local operation that was executed. Returns its [`Place`], with a
+    /// span of 0 packets.
     pub(crate) fn assign_local(&mut self) -> Place {
         self.append(0, Kind { is_read: false, takes_receive: false })
     }
@@ -211,7 +211,7 @@ impl Outstanding {
         Place { index, packet: 0, span }
     }
 
-    /// Returns the position of packet `psn`; `None` if `psn` belongs to no outstanding work request.
+    /// Returns the [`Place`] of packet `psn`; `None` if `psn` belongs to no outstanding work request.
     #[inline]
     pub(crate) fn find(&mut self, psn: Psn) -> Option<Place> {
         for ahead in 0..2 {

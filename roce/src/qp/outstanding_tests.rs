@@ -66,7 +66,8 @@ fn post(poster: &mut SendPoster, wr: &Wr) {
     poster.post(&request).expect("the model has room");
 }
 
-/// The work requests not completed, oldest first; una and end as numbers of PSNs since the first PSN.
+/// The work requests not completed, oldest first. `una`: una, and `end`: the first PSN not yet assigned, both as
+/// numbers of PSNs since the first PSN.
 #[derive(Debug, Default)]
 struct Model {
     wrs: VecDeque<Wr>,
@@ -80,7 +81,8 @@ impl Model {
         spans.map_while(|(index, wr)| Some((index, *wr, wr.first?)))
     }
 
-    /// Finds the PSN `at`. Returns the index of its work request, and the index of the PSN in this work request.
+    /// Finds the PSN `at` PSNs after the first PSN. Returns the index of its work request, and the index of
+    /// the PSN in this work request.
     fn find(&self, at: u32) -> Option<(u32, u32)> {
         let (index, _, first) =
             self.assigned().find(|(_, wr, first)| (*first..first + wr.packets).contains(&at))?;

@@ -86,13 +86,14 @@ impl SharedCq {
         self.is_destroyed.store(true, Ordering::Relaxed);
     }
 
-    /// If the queue is armed for a completion of kind `written`, disarms the queue and returns true. For each request
-    /// for notification, only one engine receives true.
+    /// If the queue is armed for the completions that an engine has written, disarms the queue and returns true.
+    /// `written`: `Solicited` if one of these completions is a solicited event or has an error, otherwise `Any`. For
+    /// each request for notification, only one engine receives true.
     fn take_request(&self, written: Notify) -> bool {
         let least = armed_for(written);
         // `fetch_update` and the `fetch_max` of `CqNotifier::request` have a total order, because both read and write
-        // `armed`. If `request` is first, this call returns true. Otherwise `request` synchronizes with this call, and
-        // a poll after `request` finds the completion.
+        // `armed`. If `request` is first, this call reads the request. Otherwise `request` synchronizes with this call,
+        // and a poll after `request` finds the completion.
         let disarm = |armed: u8| Some(if armed >= least { NOT_ARMED } else { armed });
         let taken = self.armed.fetch_update(Ordering::AcqRel, Ordering::Acquire, disarm);
         taken.is_ok_and(|armed| armed >= least)

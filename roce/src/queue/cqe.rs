@@ -9,7 +9,7 @@ pub enum WcStatus {
     /// The work request completed without error.
     Success = 0,
     /// A received message was longer than the scatter list of the receive, or a datagram to send was longer than the
-    /// path MTU of the port.
+    /// largest path MTU that the MTU of the port permits.
     LocLenErr = 1,
     /// The work request is a READ, and the local queue pair cannot send READs: `max_rd_atomic` is 0, or the transport
     /// service is UC. Or the local queue pair is of UD, and the work request is no datagram, or names an address handle

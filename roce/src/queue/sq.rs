@@ -133,9 +133,10 @@ impl SendPoster {
         Ok(())
     }
 
-    /// Stages the entries of `data`, or copies the bytes of `data` to the inline memory. Then calls `queue` with the
-    /// list; the second argument is true if the bytes are in the inline memory. Requires that the queue has room for
-    /// the work request. `is_checked`: whether [`SendPoster::check_special`] has checked `op` and `data`.
+    /// Stages the entries of `data`, or copies the bytes of `data` to the inline memory. Then calls the function
+    /// `queue` with the list; the second argument is true if the bytes are in the inline memory. Requires that the send
+    /// queue has room for the work request. `is_checked`: whether [`SendPoster::check_special`] has checked the
+    /// operation `op` and `data`.
     #[inline(always)] // See `SendPoster::stage`.
     fn with_list(
         &mut self,
@@ -200,8 +201,9 @@ impl SendPoster {
         }
     }
 
-    /// Copies `bytes` to the inline memory, and returns their place. Requires that the queue has room for the work
-    /// request, because otherwise an outstanding work request still uses this part of the inline memory.
+    /// Copies `bytes` to part `inline_place` of the inline memory. The returned entry contains their offset in the
+    /// inline memory. Requires that the queue has room for the work request, because otherwise an outstanding work
+    /// request still uses this part.
     #[inline(never)]
     fn place_inline(&mut self, bytes: &[u8], op: SendOp) -> Result<Sge, PostError> {
         match op {
@@ -243,8 +245,8 @@ impl SendQueue {
         self.work.get(index)
     }
 
-    /// Returns the work request at `index`; `None` if no earlier call of [`SendQueue::get`] or [`SendQueue::is_empty`]
-    /// has seen this work request in the ring.
+    /// Returns the work request at `index`, counted from the oldest work request (0); `None` if no earlier call of
+    /// [`SendQueue::get`] or [`SendQueue::is_empty`] has seen this work request in the ring.
     #[inline]
     pub(crate) fn seen(&self, index: u32) -> Option<&SendWqe> {
         self.work.seen(index)

@@ -124,8 +124,8 @@ fn two_threads_post_sends_and_answer_doorbells() {
 fn two_threads_ring_while_one_answers() {
     const SLOTS: usize = 130;
     let bells = Arc::new(Doorbells::new(SLOTS));
-    // Last round posted to each slot. Accesses are relaxed, because setting and draining a doorbell orders these
-    // accesses.
+    // For each slot, the number of the last round (1 to `ROUNDS`) in which a thread set the doorbell of the slot, or 0.
+    // Accesses are relaxed, because setting and draining a doorbell orders these accesses.
     let posted: Arc<Vec<AtomicU64>> = Arc::new((0..SLOTS).map(|_| AtomicU64::new(0)).collect());
     let ringers: Vec<_> = (0..2)
         .map(|first| {

@@ -120,8 +120,9 @@ impl<W: Wqe> WorkPoster<W> {
         if self.wqes.has_room(1) { Ok(()) } else { Err(self.full()) }
     }
 
-    /// Stages all entries of `sges` after the first. Returns the ring position of these entries, and the length of all
-    /// entries in bytes. On an error stages no entry, because an entry without a work request would never be released.
+    /// Stages all entries of `sges` after the first. Returns the ring position of these entries, and the sum of
+    /// `len_bytes` of all entries. On an error stages no entry, because an entry without a work request would never be
+    /// released.
     #[inline(always)] // See `SendPoster::stage`.
     pub(super) fn stage_sges(&mut self, sges: &[Sge]) -> Result<(u32, u32), PostError> {
         if sges.len() > usize::from(self.max_sges) {
@@ -244,8 +245,8 @@ impl<W: Wqe> WorkQueue<W> {
         self.wqes.get(index)
     }
 
-    /// Returns the work request at `index`; `None` if no earlier call of [`WorkQueue::get`] or [`WorkQueue::len`] has
-    /// seen this work request in the ring.
+    /// Returns the work request at `index`, counted from the oldest work request (0); `None` if no earlier call of
+    /// [`WorkQueue::get`] or [`WorkQueue::len`] has seen this work request in the ring.
     #[inline]
     pub(super) fn seen(&self, index: u32) -> Option<&W> {
         self.wqes.seen(index)

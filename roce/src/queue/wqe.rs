@@ -165,7 +165,7 @@ pub struct RecvRequest<'a> {
     pub sges: &'a [Sge],
 }
 
-/// Reason why a work request was not posted; the queue is unchanged.
+/// Reason why a call refuses a work request. A failed post does not change the queue.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum PostError {
     /// The queue pair's state does not allow the post.

@@ -60,8 +60,8 @@ pub(crate) enum Answers {
     /// The first transmission: the response is a FIRST or MIDDLE of a READ. The probe of a READ elicits only one
     /// response, an ONLY.
     First,
-    /// The probe: the response is a LAST or ONLY, although its PSN is below the last PSN of the READ request. The first
-    /// transmission elicits a FIRST or MIDDLE with this PSN.
+    /// The probe: the response is an ONLY, although its PSN is below the last PSN of the READ request. The first
+    /// transmission elicits a FIRST or MIDDLE with this PSN. A LAST with such a PSN is treated like an ONLY.
     Probe,
 }
 
@@ -85,7 +85,8 @@ pub(crate) struct RecoveryResult {
     pub has_gone_back: bool,
     /// The response shows that requests were executed: the RNR retry count is restored.
     pub is_executed: bool,
-    /// The number of packets in flight changed. Never set by [`AckEvent::ReadResponse`] under selective repeat.
+    /// The number of packets in flight changed. False for each [`AckEvent::ReadResponse`] under selective repeat, for
+    /// which `is_read_response` is true.
     pub changed: bool,
     /// The response updates the loss window. Set under improved go-back-N, and under selective repeat for any event but
     /// [`AckEvent::ReadResponse`].

@@ -65,8 +65,8 @@ pub(crate) struct GoBackN {
     /// flight was retransmitted.
     retransmitted_end: Psn,
     /// Set when a NAK or implied NAK moves `next` back to `una`. While set, a NAK or implied NAK does not move `next`,
-    /// because each response after a lost READ response is an implied NAK. Cleared by a timeout, and by an advance of
-    /// `una`. While `received` is not empty, an advance to below `lost_end` does not clear this flag.
+    /// because each response after a lost READ response is an implied NAK. Cleared by a timeout; also cleared when
+    /// `una` advances, if `received` is then empty or `una` has reached `lost_end`.
     has_gone_back: bool,
 }
 
@@ -136,9 +136,9 @@ impl GoBackN {
         }
     }
 
-    /// Moves `next` past received READ responses. If `next` reaches `lost_end`, moves `next` to `max_sent`. If
-    /// `lost_end` is `max_sent`, as after a timeout, `next` does not move, so that received READ responses are
-    /// requested, too. Then a duplicate of such a READ response shows the loss of retransmissions with lower PSNs.
+    /// If `lost_end` is below `max_sent`: moves `next` past received READ responses, and from `lost_end` to `max_sent`.
+    /// If `lost_end` is `max_sent`, as after a timeout: does nothing, so that received READ responses are requested,
+    /// too. A duplicate of such a READ response then shows the loss of retransmissions with lower PSNs.
     #[cold]
     #[inline(never)]
     fn skip_received(&mut self) {
@@ -231,7 +231,8 @@ impl GoBackN {
             // PSN were lost.
             AckEvent::Duplicate { psn } => return (Acknowledgement::Received { next: self.una, psn }, None),
         };
-        // In two common cases no READ response below `end` is missing: `end` is una, or the requester has no READs.
+        // `end`: for a READ response, its PSN; otherwise the `next` of `event`. In two common cases no READ response
+        // below `end` is missing: `end` is una, or the requester has no READs.
         let is_none_missing = end == self.una || !requests.has_reads();
         let missing = if is_none_missing { None } else { requests.first_read_before(self.una, end) };
         match (*event, missing) {

@@ -288,9 +288,10 @@ impl LossTimer {
         }
     }
 
-    /// Ends the backoff after a READ response. The timer is rearmed only when it expires (`last_rx_at`), because READ
-    /// responses arrive in bursts. If all PSNs are acknowledged (`sent_pkts` is 0), stops the timer at once, because
-    /// otherwise a packet sent just before the expiry of the timer would be retransmitted as a probe.
+    /// Ends the backoff after a READ response, and stores the time of the response in `last_rx_at`. The timer is
+    /// rearmed from this time when it expires, not before, because READ responses arrive in bursts. If all PSNs are
+    /// acknowledged (`sent_pkts` is 0), stops the timer at once, because otherwise a packet sent just before the expiry
+    /// of the timer would be retransmitted as a probe.
     #[inline]
     fn rearm_lazily(&mut self, sent_pkts: u32, now: Instant) {
         if sent_pkts == 0 {

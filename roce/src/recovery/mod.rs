@@ -139,9 +139,10 @@ impl RecoveryScheme {
     }
 
     /// Returns the maximum number of responses to one READ request; a longer READ is divided into several READ
-    /// requests. Under both kinds of go-back-N: no limit (`u32::MAX`). Under selective repeat: half of the smaller of
-    /// the recovery window and `window_pkts` (window of congestion control), so that responses to a second READ request
-    /// show losses of responses to the first. If `max_rd_atomic` is 1, the smaller window is not halved. At least 16.
+    /// requests. Under both kinds of go-back-N: no limit (`u32::MAX`). Under selective repeat: at least 16, and
+    /// computed from the smaller of the recovery window and `window_pkts` (window of congestion control). If
+    /// `max_rd_atomic` is 1: the smaller window. Otherwise: half of the smaller window, so that responses to a second
+    /// READ request show losses of responses to the first.
     pub fn read_pkts_max(self, window_pkts: u32, max_rd_atomic: u8) -> u32 {
         match self {
             RecoveryScheme::GoBackN | RecoveryScheme::ImprovedGoBackN => u32::MAX,

@@ -21,7 +21,7 @@ pub(crate) enum Reply {
 pub(crate) struct OutOfOrderRequest {
     pub psn: Psn,
     pub ack_req: bool,
-    /// No NAK or RNR NAK was due yet for the expected PSN: the flag of [`crate::recovery::Verdict::OutOfOrder`].
+    /// The value of `first` in [`crate::recovery::Verdict::OutOfOrder`].
     pub first: bool,
     /// The request is newly buffered or placed.
     pub is_kept: bool,

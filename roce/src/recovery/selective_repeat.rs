@@ -250,9 +250,9 @@ impl SelectiveRepeat {
     }
 
     /// Processes a duplicate of `psn`: a request or a READ response that was received twice. Returns whether a
-    /// retransmission of `psn` was spurious: `psn` was retransmitted, and not as a probe. If so, and if all PSNs sent
-    /// before the last doubling are acknowledged, doubles the reordering threshold (range: 16 packets to half the
-    /// window).
+    /// retransmission of `psn` was spurious: `psn` was retransmitted, and not as a probe. If so, doubles the reordering
+    /// threshold (range: 16 packets to half the window), unless a PSN sent before the threshold was last raised is
+    /// unacknowledged.
     fn on_duplicate(&mut self, psn: Psn) -> bool {
         let was_probe = self.probes.iter().any(|(first, count)| psn.index_in(*first, *count).is_some());
         if was_probe || !self.log.is_retransmitted(psn) {

@@ -67,8 +67,8 @@ pub(crate) struct SentLog {
     /// The retransmitted PSNs among the last `window_pkts` PSNs sent; some of these PSNs may be below una.
     retransmitted: PsnSet,
     /// If above una, [`SentLog::has_no_gap`] returns false. A retransmission raises this PSN to one past the PSN
-    /// retransmitted. A doubtful ACK (see `doubtful`) raises this PSN to two past the highest PSN of the ACK, and
-    /// thereby above una.
+    /// retransmitted. A doubtful ACK (see `doubtful`) raises this PSN to two past the highest PSN that the ACK reports
+    /// as executed, and thereby above una.
     retransmitted_end: Psn,
     next_number: u32,
     /// Per PSN space: one past the highest transmission number acknowledged.
@@ -78,9 +78,10 @@ pub(crate) struct SentLog {
     /// Transmission number and PSN of one READ response: the response with the highest transmission number among the
     /// retransmitted READ responses received since the last [`SentLog::detect_losses`] for responses.
     retransmission_acked: Option<(u32, Psn)>,
-    /// Highest PSN of the latest doubtful ACK, and the value that `largest_acked` of requests had before this ACK. An
-    /// ACK is doubtful if the ACK raises `largest_acked`, and if the highest PSN of the ACK is newly acknowledged and
-    /// was retransmitted: the first transmission of this PSN may have elicited the ACK.
+    /// Highest PSN that the latest doubtful ACK reported as executed, and the value that `largest_acked` of requests
+    /// had before this ACK. An ACK is doubtful if the ACK raises `largest_acked`, and if the highest PSN that the ACK
+    /// reports as executed is newly acknowledged and was retransmitted: the first transmission of this PSN may have
+    /// elicited the ACK.
     doubtful: Option<(Psn, u32)>,
     /// The highest transmission number of the requests executed.
     executed_number: u32,

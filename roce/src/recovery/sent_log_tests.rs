@@ -27,7 +27,7 @@ enum Step {
 }
 use Step::*;
 
-/// A [`SentLog`], and a model that applies the loss rule to every packet after each step.
+/// A [`SentLog`], and a model that applies the reordering threshold to every packet after each step (`Model::detect`).
 struct Script {
     log: SentLog,
     first: Psn,

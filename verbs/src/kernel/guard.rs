@@ -14,10 +14,10 @@ const DROP_ALL: SockFilter = SockFilter::new(0x06, 0, 0, 0);
 
 /// Sockets bound to UDP port 4791 of an interface, which drop all datagrams that the kernel receives at this port.
 ///
-/// The packet socket of a shared port receives a copy of each frame, and the kernel processes the frame too. Without a
-/// UDP socket on port 4791, the kernel would answer every RoCE packet with an ICMP port unreachable, and some peers
-/// would then end the connection. A filter drops the datagrams before the kernel queues them, so the datagrams use no
-/// memory.
+/// The packet socket of a shared port receives a copy of each RoCE packet that its filter accepts, and the kernel
+/// processes the packet too. Without a UDP socket on port 4791, the kernel would answer every RoCE packet with an ICMP
+/// port unreachable, and some peers would then end the connection. A filter drops the datagrams before the kernel
+/// queues them, so the datagrams use no memory.
 ///
 /// The guard covers all addresses of the interface, including addresses added later. Several processes may each have a
 /// guard on one interface.

@@ -2,7 +2,7 @@
 //! copy fail; without the handler, the signal would end the process.
 //!
 //! ```text
-//!   fault -> on_fault -- of a copy of `roce`: the thread continues at the exit of the copy
+//!   fault -> on_fault -- of a copy routine of `roce`: the thread continues at the exit of the routine
 //!                     '- of other code: the action that the signal had before, as if there were no on_fault
 //! ```
 //!
@@ -41,8 +41,8 @@ static ENTRIES: [Handler; LEVELS] = [on_fault::<0>, on_fault::<1>, on_fault::<2>
 /// A signal that a memory fault raises.
 struct Signal {
     number: c_int,
-    /// At index n: the action to which `ENTRIES[n]` passes a signal that no copy of `roce` caused. Null: the default
-    /// action. The actions are never freed, because a handler may read them at any time.
+    /// At index n: the action to which `ENTRIES[n]` passes a signal that no copy routine of `roce` caused. Null: the
+    /// default action. The actions are never freed, because a handler may read them at any time.
     earlier: [AtomicPtr<sigaction>; LEVELS],
 }
 
@@ -201,7 +201,8 @@ fn pass_on(
     }
 }
 
-/// If a copy of `roce` caused the fault at `addr`, makes the interrupted thread continue at the exit of the copy.
+/// If a copy routine of `roce` caused the fault at `addr`, makes the interrupted thread continue at the exit of the
+/// routine.
 ///
 /// # Safety
 /// `context` is the `ucontext_t` that the kernel passed to the handler.

@@ -34,8 +34,9 @@ impl PortControl {
         &self.port.info().driver
     }
 
-    /// Returns whether the port is started and its link is up. On a network interface of the kernel, the state of the
-    /// interface counts, because the driver af_packet reports a link without looking at the carrier.
+    /// Returns whether the port is started and its link is up. The link of a port on a network interface of the kernel
+    /// is up if the interface is up and has a carrier, because the driver af_packet reports a link without looking at
+    /// the carrier.
     pub fn is_up(&self) -> bool {
         self.port.is_started() && self.interface_is_up.unwrap_or_else(|| self.port.link().is_up)
     }

@@ -152,7 +152,8 @@ fn read_socket(path: PathBuf, owner: u32, is_selected: impl Fn(u32) -> bool, fou
 fn read_one(path: &Path, uid: u32, is_selected: impl Fn(u32) -> bool) -> io::Result<Option<DeviceStat>> {
     let stream = UnixStream::connect(path)?;
     // The name of the socket can have the process ID of another PID namespace, or, if the socket is of another user,
-    // any process ID. The kernel returns the ID of the process that has called listen(2) in this PID namespace, or 0.
+    // any process ID. For the process that has called listen(2), the kernel returns the process ID in the PID namespace
+    // of the reader, or 0 if the process has no ID in the reader's namespace.
     let pid = getsockopt(&stream, PeerCredentials)?.pid();
     if !u32::try_from(pid).is_ok_and(is_selected) {
         return Ok(None);

@@ -10,7 +10,8 @@
 //!
 //!   --corrupt, mark--> --drop?--> --duplicate?--> --delay, reorder?--> passed on
 //!                        |        copies are passed on   |               ^
-//!                        x                               held until `due`, or until `behind_pkts` packets were sent
+//!                        x                               held for the delay, or for at most 1 ms until
+//!                                                        `behind_pkts` packets of the PSN space were sent
 //! ```
 //!
 //! If several events select one transmission, all of them act, and [`Disposition`] combines the impairments. Each event

@@ -23,7 +23,7 @@ pub enum EventPsn {
     Relative(u32),
     /// The PSN in the packet. An equal PSN after a wrap, 2^24 PSNs later, does not match.
     Absolute(Psn),
-    /// Any PSN; [`PacketEvent::pass`] then counts packets of all PSNs.
+    /// Any PSN: packets of all PSNs count towards [`PacketEvent::pass`].
     Any,
 }
 

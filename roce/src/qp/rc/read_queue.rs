@@ -213,10 +213,10 @@ impl ReadQueue {
         self.new_reads += 1;
     }
 
-    /// Queues the responses requested by a duplicate with PSN `psn` and RETH `reth`: as many as the retransmission
-    /// limit of the READ and the [`Allowance`] permit. Does not queue a response that the queue already contains and
-    /// that is still to be sent. If response `psn` of a READ in the queue was sent, go-back-N rewinds this READ to
-    /// `psn`, and selective repeat queues the requested part.
+    /// Queues the responses requested by a duplicate with PSN `psn` and RETH `reth`, except responses that the queue
+    /// contains and that are still to be sent. If the retransmission limit of the READ and the [`Allowance`] do not
+    /// permit all these responses, queues fewer: those with the lowest PSNs. Under go-back-N, if a READ in the queue
+    /// contains response `psn`, and this response was sent already, rewinds this READ to `psn` instead (`rewind`).
     pub(crate) fn on_duplicate(&mut self, psn: Psn, reth: &Reth, now: Instant) -> Result<(), NotQueued> {
         let (read, mut again) = self.resource_of(psn, reth).ok_or(NotQueued::NotRemembered)?;
         let covers = |waiting: &Waiting| psn.index_in(waiting.request.first, waiting.request.packets);

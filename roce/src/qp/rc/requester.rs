@@ -511,8 +511,9 @@ impl Requester {
         if self.rnr_retry != RNR_RETRY_FOREVER {
             self.rnr_retries_left -= 1;
         }
-        // An RNR NAK shows that packet `next` arrived, and therefore restores the retry count. Otherwise the NAK (PSN
-        // sequence error) that Linux's rxe sends after each RNR NAK would use up the retry count.
+        // An RNR NAK shows that the packet with the PSN of the RNR NAK was received, and therefore restores the retry
+        // count. Otherwise the NAK (PSN sequence error) that Linux's rxe sends after each RNR NAK would use up the
+        // retry count.
         self.retries_left = self.retry_count;
         self.recovery.go_back();
         self.loss_timer.on_rnr_nak();

@@ -3,7 +3,7 @@
 //! ```text
 //!   work requests   | w0     | w1            | w2, posted
 //!   PSNs            | sent   | sent | unsent | not assigned
-//!                                   next     end
+//!                                   next     end: the first PSN not assigned
 //! ```
 
 use crate::congestion::Congestion;

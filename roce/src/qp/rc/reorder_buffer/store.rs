@@ -2,7 +2,7 @@
 //!
 //! ```text
 //!   cells:    | for each queue pair: reserved | reserved | .. |      for any: unreserved            |
-//!   request:  first cell -> cell -> last cell       a body of n bytes: n / CELL_BYTES cells, rounded up
+//!   request:  first cell -> cell -> last cell       a body of n bytes: n / CELL_BYTES cells, rounded up; at least 1
 //!   by age:   oldest <-> .. <-> newest request, over all queue pairs
 //! ```
 //! A queue pair may take unreserved cells only while it occupies fewer unreserved cells than `REORDER_SHARE_OF_FREE`
@@ -85,8 +85,8 @@ pub(crate) struct ReorderStore {
     used: u32,
     oldest: u32,
     newest: u32,
-    /// Number of cells that each queue pair has taken; indexed as the device's table of queue pairs. `None`: the queue
-    /// pair may not buffer requests.
+    /// Number of cells that each queue pair occupies now; indexed as the device's table of queue pairs. `None`: the
+    /// queue pair may not buffer requests.
     shares: Vec<Option<u32>>,
     /// Number of cells reserved for each queue pair that may buffer requests.
     reserved: u32,
@@ -94,7 +94,7 @@ pub(crate) struct ReorderStore {
     reservations: u32,
     /// Number of queue pairs that may buffer requests.
     owners: u32,
-    /// Number of cells taken beyond reservations, over all queue pairs.
+    /// Number of cells that queue pairs occupy now beyond their reservations, over all queue pairs.
     unreserved: u32,
     /// False if frames have phantom payloads, whose bytes cannot be compared.
     compares_bytes: bool,

@@ -84,8 +84,8 @@ impl Order {
         self.expected.on_packet(psn)
     }
 
-    /// Advances the expected PSN by `span` executed PSNs. Returns whether any request was buffered or placed before the
-    /// advance.
+    /// Advances the expected PSN by `span` executed PSNs. Returns whether the reorder buffer had a buffered or placed
+    /// request directly before the advance.
     #[inline]
     pub(super) fn accept(&mut self, span: u32, store: &mut ReorderStore) -> bool {
         let has_out_of_order = self.has_out_of_order;
@@ -162,8 +162,8 @@ impl Order {
         self.has_out_of_order = !buffer.set().is_empty();
     }
 
-    /// If placement is relaxed and the address of the payload is known, places the payload of an out-of-order packet.
-    /// Otherwise buffers the packet, if the reorder buffer has room.
+    /// Places the payload of an out-of-order packet, if `place` can place the payload. Otherwise buffers the packet, if
+    /// the reorder buffer has room.
     #[inline]
     pub(super) fn on_out_of_order(
         &mut self,
@@ -242,7 +242,7 @@ impl Order {
 }
 
 /// Places the payload of an out-of-order packet that is neither buffered nor placed. Returns `None` if the payload
-/// cannot be placed: placement is not relaxed, the address is unknown, or access is denied.
+/// cannot be placed, for example because placement is not relaxed, the address is unknown, or access is denied.
 #[inline]
 fn place(
     buffer: &mut ReorderBuffer,
@@ -278,9 +278,9 @@ fn place(
     Some(())
 }
 
-/// Places the payload of a SEND in the receive `index` positions after the current receive, from byte `at` on. Returns
-/// `None` if the receive is not posted, too short or not writable, or if the length of a FIRST or MIDDLE is not the
-/// path MTU.
+/// Places the payload of a SEND in a receive, from byte `at` of the receive on: the receive `index` positions after the
+/// oldest receive of the receive queue. Returns `None` if the queue pair uses an SRQ, if the receive is not posted, too
+/// short or not writable, or if the length of a FIRST or MIDDLE is not the path MTU.
 fn place_in_receive(
     packet: &Packet<'_>,
     index: u32,
@@ -297,8 +297,8 @@ fn place_in_receive(
     rx.receives.lists(rx.memory, rx.pd).scatter(&list, at, packet.payload).ok()
 }
 
-/// Places the payload of a WRITE `offset` bytes after the address of `reth`. Returns `None` if access is denied,
-/// or at a memory fault.
+/// Places the payload of a WRITE `offset` bytes after the address of `reth`. Returns `None` if access is denied, if the
+/// length in `reth` exceeds [`MAX_MESSAGE_BYTES`], or at a memory fault.
 fn place_in_memory(packet: &Packet<'_>, reth: Reth, offset: u32, rx: &mut RxContext<'_>) -> Option<()> {
     let Reth { va, rkey, len_bytes } = reth;
     if !rx.access.contains(Access::REMOTE_WRITE) || len_bytes > MAX_MESSAGE_BYTES {
