@@ -401,8 +401,8 @@ all() {
     tests
     beside on_idle_cores
     live
-    guest
     join_beside
+    guest
     beside on_one_core
     wrap
     asan
@@ -411,7 +411,7 @@ all() {
     join_beside
 }
 
-# Programs of live ports and of the guest sleep for half of their time.
+# Programs of live ports sleep for half of their time.
 on_idle_cores() {
     yield_processors
     instructions
