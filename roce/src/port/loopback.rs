@@ -90,8 +90,8 @@ impl LoopbackPort {
         }
     }
 
-    /// Moves a free buffer to index `next`. Returns false if none of the first `SEARCH_MAX` buffers that are not
-    /// reserved is free.
+    /// Searches `buffers` from index `next` on for a free buffer, and moves it to index `next`. At most `SEARCH_MAX`
+    /// buffers are examined, none of them reserved by `tx_reserve`. Returns false if all examined buffers are in use.
     #[inline]
     fn find_free(&mut self) -> bool {
         let is_free = |buffer: &Arc<Buffer>| Arc::strong_count(buffer) == 1;
