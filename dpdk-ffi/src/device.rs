@@ -274,7 +274,7 @@ fn attach(
         log: log::since(mark),
     };
     let c_args = CString::new(args).map_err(|_| failed(Errno::INVALID))?;
-    let hotplug = Hotplug::lock();
+    let hotplug = hotplug();
     if port_by_name(&c_name).is_some() {
         return Err(DeviceError::AlreadyAttached { name: name.to_owned() });
     }
@@ -309,16 +309,12 @@ fn attach(
     }
 }
 
-/// Held while a device is attached or detached: EAL changes its list of device arguments (`rte_devargs`) without a
-/// lock of its own, and the sockets of an af_packet device are known as those that appear meanwhile. Taken before
-/// [`guard::Lock`].
-struct Hotplug(#[expect(dead_code, reason = "held, not used")] MutexGuard<'static, ()>);
-
-impl Hotplug {
-    fn lock() -> Self {
-        static LOCK: Mutex<()> = Mutex::new(());
-        Self(LOCK.lock().unwrap_or_else(PoisonError::into_inner))
-    }
+/// Returns the lock that is held while a device is attached or detached: EAL changes its list of device arguments
+/// (`rte_devargs`) without a lock of its own, and the sockets of an af_packet device are known as those that appear
+/// meanwhile. Taken before [`guard::Lock`].
+fn hotplug() -> MutexGuard<'static, ()> {
+    static LOCK: Mutex<()> = Mutex::new(());
+    LOCK.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 fn port_by_name(name: &CStr) -> Option<PortId> {
@@ -329,7 +325,7 @@ fn port_by_name(name: &CStr) -> Option<PortId> {
 
 fn detach(bus: &CStr, name: &CStr) {
     // A driver that cannot detach keeps the device: its name stays taken, without another effect.
-    let _hotplug = Hotplug::lock();
+    let _hotplug = hotplug();
     let _guard = guard::lock(name.to_str().unwrap_or_default());
     // SAFETY: two C strings; the device's port is not used any more; `_hotplug` is held.
     unsafe { dpdk_sys::rte_eal_hotplug_remove(bus.as_ptr(), name.as_ptr()) };

@@ -7,7 +7,7 @@
 //!   exec of the program
 //! ```
 
-use std::ffi::{CStr, OsString};
+use std::ffi::OsString;
 use std::fs;
 use std::io;
 use std::os::fd::RawFd;
@@ -23,7 +23,7 @@ use rustix::process::setsid;
 /// Name of the subcommand.
 const SUBCOMMAND: &str = "run-detached";
 /// This program, even if its file was replaced.
-const PROGRAM: &str = "/proc/self/exe";
+pub(super) const PROGRAM: &str = "/proc/self/exe";
 /// Descriptor of standard error.
 const STDERR: RawFd = 2;
 
@@ -81,9 +81,4 @@ fn close_inherited() -> io::Result<()> {
         let _ = close(descriptor);
     }
     Ok(())
-}
-
-/// Names the process of a detached subcommand in lists of processes.
-pub(super) fn set_name(name: &CStr) -> io::Result<()> {
-    Ok(rustix::thread::set_name(name)?)
 }

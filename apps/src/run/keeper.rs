@@ -120,7 +120,7 @@ pub(crate) fn run(args: &KeepTreeArgs) -> anyhow::Result<ExitCode> {
     if !is_named || !directory.is_absolute() {
         return Err(anyhow!("{} is no directory of `roce run`", directory.display()));
     }
-    detached::set_name(PROCESS_NAME)?;
+    rustix::thread::set_name(PROCESS_NAME)?;
     let process = io::stdin();
     while poll(&mut [PollFd::new(&process, PollFlags::IN)], None) == Err(Errno::INTR) {}
     remove(directory);

@@ -14,6 +14,8 @@ use nix::sched::{CloneFlags, unshare};
 use nix::unistd::{getegid, geteuid};
 use verbs::port::PortKind;
 
+use super::detached::PROGRAM;
+
 /// Rights that the ports of the program need.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Reach {
@@ -46,7 +48,7 @@ pub(super) fn enter(reach: Reach) -> anyhow::Result<()> {
         Err(_) if reach == Reach::User => {
             // In another process first: where AppArmor restricts user namespaces (Ubuntu 24.04), the namespace is created
             // and the maps of IDs are refused, and this process would remain without its user ID.
-            let mut trial = Command::new("/proc/self/exe");
+            let mut trial = Command::new(PROGRAM);
             let tried = trial.arg(TRIAL).stdin(Stdio::null()).stdout(Stdio::null()).output()?;
             if !tried.status.success() {
                 let text = String::from_utf8_lossy(&tried.stderr);

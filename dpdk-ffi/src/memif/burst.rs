@@ -40,8 +40,17 @@ pub(crate) struct Counts {
 
 impl Counts {
     fn all(&self) -> [&Counter; 9] {
-        let Self { rx_frames, rx_bytes, rx_bad, rx_no_mbuf, tx_frames, tx_bytes, tx_bad, .. } = self;
-        let Self { tx_interrupts, violations, .. } = self;
+        let Self {
+            rx_frames,
+            rx_bytes,
+            rx_bad,
+            rx_no_mbuf,
+            tx_frames,
+            tx_bytes,
+            tx_bad,
+            tx_interrupts,
+            violations,
+        } = self;
         [rx_frames, rx_bytes, rx_bad, rx_no_mbuf, tx_frames, tx_bytes, tx_bad, tx_interrupts, violations]
     }
 

@@ -96,7 +96,7 @@ macro_rules! interpose {
         $($before:ident: $before_type:ty,)* @path $(, $after:ident: $after_type:ty)*
         $(; $dots:tt $last:ident: $last_type:ty)?
     ) -> $ret:ty = $fail:expr;)*) => {
-        #[allow(non_upper_case_globals)]
+        #[expect(non_upper_case_globals, reason = "each static has the name of its function")]
         mod next {
             $(pub(super) static $name: $crate::files::interpose::Next = $crate::files::interpose::Next::new(const {
                 match std::ffi::CStr::from_bytes_with_nul(concat!(stringify!($name), "\0").as_bytes()) {

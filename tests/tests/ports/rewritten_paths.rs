@@ -27,10 +27,16 @@ const NOBODY: [&str; 5] = ["unshare", "--user", "--map-user=65534", "--map-group
 /// A command that runs `program` under `roce run` without a mount namespace, with run-time files in `runtime`. The program
 /// `wrapper`, with its arguments, executes `roce run`.
 fn confined(side: &Side, wrapper: &[&str], runtime: &TempDir, options: &str, program: &[&str]) -> Command {
+    unshared(side, &[&CONFINED[..], wrapper].concat(), runtime, options, program)
+}
+
+/// A command that runs `program` under `roce run` in namespaces of unshare(1), with run-time files in `runtime`.
+/// `namespaces`: the arguments of unshare, whose command executes `roce run`.
+fn unshared(side: &Side, namespaces: &[&str], runtime: &TempDir, options: &str, program: &[&str]) -> Command {
     side.bring(&library());
     let roce = side.bring(&roce());
     let mut command = side.command(Path::new("/usr/bin/unshare"));
-    command.args(CONFINED).args(wrapper).arg(roce).args(["run", "--verbose", "--port", &side.port]);
+    command.args(namespaces).arg(roce).args(["run", "--verbose", "--port", &side.port]);
     command.args(options.split_whitespace()).arg("--").args(program);
     command.env("XDG_RUNTIME_DIR", runtime.path());
     command
@@ -102,15 +108,13 @@ fn the_user_id_stays_where_its_map_is_refused() {
     let _turn = turn();
     let [side, _] = memif("paths-map");
     let runtime = shared_dir();
-    side.bring(&library());
-    let roce = side.bring(&roce());
-    let mut command = side.command(Path::new("/usr/bin/unshare"));
     let read_only = "mount --rbind /proc /proc && mount -o remount,bind,ro /proc && \
                      exec setpriv --bounding-set=-all --inh-caps=-all \"$@\"";
-    command.args(["--user", "--map-root-user", "--mount", "sh", "-c", read_only, "sh"]).arg(roce);
-    command.args(["run", "--verbose", "--port", &side.port, "--", "sh", "-c", "id -u && exec ibstat"]);
-    command.env("XDG_RUNTIME_DIR", runtime.path());
-    let output = Process::start(&mut command).finish(TIMEOUT).expect_success("ibstat");
+    let namespaces = ["--user", "--map-root-user", "--mount", "sh", "-c", read_only, "sh"];
+    let program = ["sh", "-c", "id -u && exec ibstat"];
+    let output = Process::start(&mut unshared(&side, &namespaces, &runtime, "", &program))
+        .finish(TIMEOUT)
+        .expect_success("ibstat");
     assert!(output.stderr.contains("cannot write to /proc/self/setgroups"), "{output:?}");
     assert!(output.stdout.starts_with("0\nCA 'roce0'"), "{output:?}");
     wait_trees(&runtime, 0);

@@ -49,7 +49,7 @@ pub(super) fn start(devices: &[CountedDevice], socket: OwnedFd) -> anyhow::Resul
 
 /// Serves the files until the file system is no longer mounted in any namespace.
 pub(crate) fn run(args: &ServerArgs) -> anyhow::Result<ExitCode> {
-    detached::set_name(PROCESS_NAME)?;
+    rustix::thread::set_name(PROCESS_NAME)?;
     let mut socket = UnixStream::from(io::stdin().as_fd().try_clone_to_owned()?);
     let Some((device, namespace)) = receive(&socket)? else { return Ok(ExitCode::SUCCESS) };
     let reader = move |port: &str| read(&namespace, port);
