@@ -10,16 +10,16 @@
 //!
 //!   (1) a wake source of the port reports a frame, a deadline of the engine expires, or a thread rings the bell; after
 //!       `ARMED_POLLS_MAX` polls that found work, the background thread disarms the port
-//!   (2) no poll found work for the time of `linger`
+//!   (2) no poll has found work for 20 to 200 us (`Linger`)
 //!   (3) application threads poll often without requesting notifications; the polling thread disarms the port
 //!       (`Shared::take_over`)
 //!   (4) a nap ends, and application threads have stopped polling or a thread is the leader; or a thread requests a
 //!       notification, which ends the nap at once
 //! ```
 //!
-//! While a leader is the server of the port (`sleep.rs`), the background server rests. A leader that leaves rings the
-//! bell of the background server if work may be due. On a port without wake sources, or with wake sources that cannot
-//! be armed at present, a rest is a nap.
+//! While a leader is the server of the port (`sleep.rs`), the background server rests. When the leader returns from
+//! `CompChannel::wait`, the leader rings the bell of the background server if work may be due. On a port without wake
+//! sources, or with wake sources that cannot be armed at present, a rest is a nap.
 
 use std::os::fd::{AsFd as _, BorrowedFd};
 use std::sync::Arc;
@@ -180,8 +180,9 @@ impl BackgroundServer {
         Rest { until, on_sources: false, reason: Reason::Waiting }
     }
 
-    /// Polls the engine until one of these events: no poll found work for the time of `linger`, another thread took
-    /// over the port, the device is being closed, or `longest` is over. Returns true only if `longest` is over.
+    /// Polls the engine until one of these events: no poll has found work for 20 to 200 us (`Linger`), another thread
+    /// took over the port or became the leader, the device is being closed, or the time `longest` has passed. Returns
+    /// true only if the time `longest` has passed.
     fn drive(&mut self, longest: Option<Duration>) -> bool {
         let shared = &*self.shared;
         if shared.sleep.is_led() {
@@ -232,12 +233,14 @@ impl BackgroundServer {
         let mut until = self.maintain_at;
         let is_led = shared.sleep.is_led();
         let is_used = std::mem::replace(&mut self.polls_slept, polls) != polls;
-        // `armed_polls` is set also while a thread is the leader, because a leader that leaves arms the port.
+        // `armed_polls` is set also while a thread is the leader, because the leader arms the port before it returns
+        // from `CompChannel::wait`.
         self.armed_polls = ARMED_POLLS_MAX;
         if is_led {
-            // After the leader leaves, `Sleep::ring_if_due` rings the bell if a deadline of the engine is more than
-            // `LATE_NANOS` before `until`. If application threads have used the engine, `until` is at most `now` plus
-            // `LATE_NANOS`: no deadline after `now` is that early, so application threads need not ring the bell.
+            // After the leader has returned from `CompChannel::wait`, `Sleep::ring_if_due` rings the bell if a deadline
+            // of the engine is more than `LATE_NANOS` before `until`. If application threads have used the engine,
+            // `until` is at most `now` plus `LATE_NANOS`. A deadline after `now` is then less than `LATE_NANOS` before
+            // `until`, so application threads need not ring the bell.
             if is_used {
                 until = until.min(now + Duration::from_nanos(LATE_NANOS));
             }

@@ -74,8 +74,8 @@ pub(crate) struct DriveGuard<'a, T: Drive> {
     // `poison_guard` is dropped first and releases the lock, because the drop of `_answer` takes the lock again.
     poison_guard: PoisonGuard<'a, T>,
     _answer: Answer<'a, T>,
-    /// Disables the cancellation of the thread (`pthread_cancel`), because a burst or the log may be a cancellation
-    /// point.
+    /// Disables the cancellation of the thread (`pthread_cancel`), because a call that sends, receives or logs may be a
+    /// cancellation point.
     _no_cancel: NoCancel,
 }
 
@@ -228,8 +228,8 @@ impl Activity {
     }
 
     /// Counts `count` posts of send work requests. Returns whether the calling thread must push: at the first post
-    /// after a poll or push by any application thread, and at `POSTS_PER_PUSH` posts since the last push. Otherwise the
-    /// next push or poll sends the work requests.
+    /// after a poll by any application thread, and at `POSTS_PER_PUSH` posts since the last push. Otherwise the next
+    /// push or poll sends the work requests.
     #[inline]
     pub(crate) fn count_posts(&self, count: u32) -> bool {
         let posts = self.posts.load(Ordering::Relaxed).wrapping_add(count);

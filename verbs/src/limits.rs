@@ -34,8 +34,8 @@ impl TooFewDescriptors {
     /// Fails if the process may not open `needed` further files. DPDK's own errors do not name the limit.
     pub(crate) fn check(what: &'static str, needed: u64) -> Result<(), Self> {
         let Some(limit) = getrlimit(Resource::Nofile).current else { return Ok(()) };
-        // The limit bounds the numbers of descriptors, so descriptors with higher numbers are not counted. The entries
-        // include the descriptor of the directory itself. If the directory cannot be opened, no descriptor is free.
+        // New descriptors have values below `limit`, so only descriptors with such values are counted. The entries of
+        // the directory include its own descriptor. If the directory cannot be opened, no descriptor is free.
         let is_below = |name: std::ffi::OsString| name.to_str()?.parse().ok().filter(|fd: &u64| *fd < limit);
         let open = fs::read_dir("/proc/self/fd").map_or(limit, |entries| {
             entries.flatten().filter_map(|entry| is_below(entry.file_name())).count() as u64 - 1

@@ -40,8 +40,8 @@ thread_local! {
 /// Without the sleeps, a thread of lower priority that has the lock would therefore never release it. Returns whether
 /// the call slept.
 #[cold]
-// If the function were inlined in a shared library, each lock would first call a function that returns the address of
-// `CALLS`.
+// If the function were inlined in a shared library, each call of `lock` would first call a function that returns the
+// address of `CALLS`.
 #[inline(never)]
 pub(crate) fn relax() -> bool {
     let calls = CALLS.get() + 1;

@@ -16,7 +16,7 @@ use crate::inbox::{Inbox, Semaphore};
 use crate::sleep::Sleep;
 
 /// A substitute for the engine in these tests: the doorbells of two send queues, and the indices (0 or 1) of the
-/// doorbells that `send_posted` drained, in this order.
+/// doorbells that `send_posted` drained.
 struct DoorbellCore {
     bells: Arc<Doorbells>,
     sent: Vec<usize>,

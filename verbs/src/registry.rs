@@ -147,7 +147,7 @@ fn open_device(spec: &PortSpec, options: &DeviceOptions) -> Result<Arc<Device>, 
     let at_exit = ExitAction::new(move || {
         if let Some(shared) = at_exit.upgrade() {
             shared.send_at_exit();
-            // `shared` is not dropped, because the drop of the last reference would close the port at the exit.
+            // The drop of the last reference to `shared` would close the port during the exit of the process.
             mem::forget(shared);
         }
     });

@@ -83,7 +83,8 @@ pub(crate) struct Sleep<B = OwnedFd> {
     /// Time at which the sleeping server wakes by itself, in nanoseconds of the engine's clock; `AWAKE` while no server
     /// sleeps. Written with the engine locked.
     until: AtomicU64,
-    /// Time at which the background thread wakes by itself. A leader that leaves copies this time to `until`.
+    /// Time at which the background thread wakes by itself. When the leader returns from
+    /// `CompChannel::wait`, the leader copies this time to `until`.
     background_until: AtomicU64,
     /// Whether a thread in `CompChannel::wait` is the server.
     led: AtomicBool,

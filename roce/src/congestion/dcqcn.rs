@@ -49,7 +49,7 @@ parameters! {
         rpg_hai_rate = 200, in 1 to 10_000_000;
         /// A decrease reduces the rate by the fraction `alpha / 2^rpg_gd`, with alpha in 1024ths.
         rpg_gd = 11, in 10 to 15;
-        /// Least share of the rate that remains after a decrease, in percent.
+        /// A decrease leaves at least this percentage of the rate.
         rpg_min_dec_fac = 50, in 0 to 100;
         /// The lowest rate, in Mbit/s.
         rpg_min_rate = 1, in 1 to 10_000_000;

@@ -5,7 +5,8 @@
 //! ```text
 //!   state, transport, VLAN, P_Key, addresses
 //!     -> source MAC, if the peer is on the link
-//!     -> UDP source port: that of the first in-order packet, separately for requests and for responses
+//!     -> UDP source port: for a request, that of the first request with the expected PSN; for a response, that of the
+//!        first response to a PSN in flight
 //!     -> PSN of a response -> ICRC -> PSN of a request
 //! ```
 //! The IBA does not demand the checks of source MAC and UDP source port; [`super::SourceChecks`] can switch them off.

@@ -131,11 +131,12 @@ impl<P: Port> Engine<P> {
         outcome
     }
 
-    /// Sends the responses due of the queue pair with index `slot`, as far as the port takes them and congestion
-    /// control permits, but at most `LAST_RESPONSES_PKTS`; the others are discarded. Called before the application
-    /// destroys the queue pair or changes its state to RESET or ERR, after which no response may be sent (IBA 10.3.1).
-    /// If an application ends as soon as it has received its last message, the ACK of this message is due, but not yet
-    /// sent. Without this call the peer would never receive this ACK, and the retry count of the peer would be used up.
+    /// Sends responses that the queue pair with index `slot` has not sent yet: as many as the port takes and congestion
+    /// control permits, at most `LAST_RESPONSES_PKTS`. The remaining responses are discarded. Called before the
+    /// application destroys the queue pair or changes its state to RESET or ERR, after which no response may be sent
+    /// (IBA 10.3.1). If an application ends as soon as it has received its last message, the ACK of this message is
+    /// due, but not yet sent. Without this call the peer would never receive this ACK, and the retry count of the peer
+    /// would be used up.
     #[cold]
     pub(super) fn send_last_responses(&mut self, slot: usize) {
         let Some(qp) = self.qps.at_mut(slot) else { return };

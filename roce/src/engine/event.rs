@@ -32,7 +32,7 @@ pub enum Event {
     /// engine (crate `verbs`), not by the engine.
     PortActive,
     /// The link of the port is down (IBA 11.6.3). Queue pairs stay in their states and continue to retransmit, so a
-    /// connection continues if the link is up again before the connection's retries are exceeded.
+    /// connection continues if the link is up again before the connection's retry count is used up.
     PortError,
     /// An address was added to the GID table, or removed from it (`IBV_EVENT_GID_CHANGE`).
     GidChange,

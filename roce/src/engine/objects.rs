@@ -141,8 +141,8 @@ impl<P: Port> Engine<P> {
     }
 
     /// Returns the congestion control of a queue pair; `None` if the queue pair does not exist or is not connected.
-    /// Under DCQCN, rate changes that became due after the last call of `Congestion::permit`, and after the last CNP,
-    /// are not applied yet.
+    /// Under DCQCN, a rate change that has become due is applied by the next call of `Congestion::permit` or by the
+    /// next CNP, so the rate in the result may be out of date.
     pub fn qp_congestion(&self, qpn: Qpn) -> Option<&Congestion> {
         let connection = self.qps.get(qpn.value())?.connection.as_ref()?;
         Some(connection.service.congestion())

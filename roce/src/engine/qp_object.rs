@@ -25,8 +25,7 @@ use crate::time::Instant;
 /// Attributes of a queue pair (`struct ibv_qp_attr`), as last modified.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Attributes {
-    /// Attributes of the connection. Congestion control is `None` in RESET only: the transition to INIT sets the
-    /// default of the device.
+    /// Attributes of the connection. `conn.congestion` is `None` in RESET only; the transition to INIT sets a scheme.
     pub conn: ConnAttr,
     /// Address vector; `None` before RTR.
     pub path: Option<AddressVector>,

@@ -110,7 +110,7 @@ impl SharedObjects {
 
     /// Registers `memory` as a memory region. `addr` is the address of the first byte of the region in work requests
     /// and in requests of peers. If the table of regions has no room left, this call waits until each engine that is in
-    /// a poll has ended this poll.
+    /// an epoch has left this epoch.
     pub fn register(
         &self,
         pd: PdId,
@@ -119,7 +119,7 @@ impl SharedObjects {
         access: Access,
     ) -> Result<(LKey, RKey), CreateError> {
         self.acquire_pd(pd)?;
-        // `control` is locked only while a number is drawn, because `register` may wait for the end of a poll.
+        // `control` is locked only while a number is drawn, because `register` may wait for the end of epochs.
         let registered = self.memory.register(|| self.control().random.bits(), pd, memory, addr, access);
         if registered.is_err() {
             self.release_pd(pd);
@@ -127,8 +127,8 @@ impl SharedObjects {
         Ok(registered?)
     }
 
-    /// Deregisters a memory region. Waits until each engine that is in a poll has ended this poll; after this call no
-    /// engine accesses the memory of the region.
+    /// Deregisters a memory region. Waits until each engine that is in an epoch has left this epoch; after this call
+    /// no engine accesses the memory of the region.
     pub fn deregister(&self, lkey: LKey) -> Result<(), DestroyError> {
         let pd = self.memory.deregister(lkey).ok_or(DestroyError::Unknown("memory region"))?;
         self.release_pd(pd);

@@ -24,10 +24,8 @@ const ABSENT: u32 = u32::MAX;
 #[derive(Clone, Copy, Debug)]
 struct Timer {
     due: OptionalInstant,
-    /// Time of the entry that was inserted last for the queue pair, in `ring` or `heap`. Becomes `NONE` when the entry
-    /// of the queue pair in `heap` is removed or, while `heap` has none, when any entry of the queue pair in `ring` is
-    /// removed. This field is not later than `due` (`NONE` is later than all times), so a queue pair with a deadline
-    /// has an entry.
+    /// Time of an entry of the queue pair in `ring` or `heap`, or `NONE`. This field is never later than `due`, and
+    /// `NONE` is later than all times. Therefore a queue pair with a deadline has an entry.
     entry: OptionalInstant,
 }
 
@@ -235,8 +233,8 @@ mod tests {
 
     const SLOTS: usize = 16;
 
-    /// Generates multiples of a quarter of `TIMER_CHECK_NANOS`, so that deadlines coincide with checks, and times 1 ns
-    /// before and after these multiples.
+    /// Generates multiples of a quarter of `TIMER_CHECK_NANOS`, and values 1 ns below or above such a multiple. Some
+    /// deadlines therefore coincide with checks.
     fn nanos() -> impl Strategy<Value = u64> {
         (0..13u64, 0..3u64)
             .prop_map(|(quarters, beside)| (quarters * TIMER_CHECK_NANOS / 4 + beside).saturating_sub(1))

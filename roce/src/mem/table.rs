@@ -25,7 +25,7 @@ use crate::sync::atomic::{AtomicPtr, AtomicU32, Ordering};
 use crate::sync::{Mutex, MutexGuard};
 use crate::table::QUARANTINE_NUMBERS;
 
-/// Number of places of a new table; small under loom, which tracks each atomic variable.
+/// Smallest number of places of a table; only 4 under loom, which tracks each atomic variable.
 const PLACES_MIN: usize = if cfg!(loom) { 4 } else { 64 };
 
 /// Ratio of places to keys in a table that replaces another, so that most look-ups end at the first place.

@@ -1,4 +1,4 @@
-//! Tests of claims: another station claims the IP address of a neighbour in use, or a neighbour moves to another MAC.
+//! Tests of claims: another station claims the IP address of a neighbour, or a neighbour moves to another MAC.
 
 use etherparse::icmpv6::NeighborAdvertisementHeader;
 use etherparse::{ArpEthIpv4Packet, ArpOperation, ArpPacket, Icmpv6Type, PacketBuilder, VlanId};

@@ -24,8 +24,8 @@ pub(super) struct Link {
     pub(super) vlan: Option<u16>,
 }
 
-/// Starts a frame: Ethernet header, VLAN tag if any, and IP or ARP header. A macro, because the type of the builder
-/// depends on the VLAN tag.
+/// Starts a frame: Ethernet header, VLAN tag if any, and IP or ARP header. A macro, because the type that has the
+/// method `$next` depends on the VLAN tag.
 macro_rules! start {
     ($link:expr, $next:ident ( $($argument:expr),* )) => {{
         let link = $link;

@@ -8,7 +8,7 @@ use crate::wire::ipv4::{self, Ipv4Header};
 use crate::wire::{EthHeader, VlanTag};
 
 pub(crate) const DELAY_NANOS_MAX: u64 = 10_000_000_000;
-/// Largest `behind_pkts` of a packet event.
+/// Largest `behind_pkts` of [`Impairment::Reorder`].
 pub(crate) const BEHIND_PKTS_MAX: u32 = 1024;
 
 /// An impairment of a frame.

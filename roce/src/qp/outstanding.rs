@@ -65,8 +65,8 @@ pub(crate) struct Outstanding {
     end: Psn,
     /// Number of receives of the peer consumed by all messages that were ever assigned PSNs, modulo 2^32.
     receives: u32,
-    /// Position of the work request found last. `find` starts at this position, because PSNs are mostly looked up in
-    /// order.
+    /// Position (see `position`) of the work request assigned or found last. `find` starts at this position, because
+    /// PSNs are mostly looked up in order.
     cursor: u32,
     /// Maximum number of responses of one READ request. A READ with more responses needs several READ requests.
     read_pkts_max: u32,

@@ -4,7 +4,7 @@
 //! ```text
 //!   packet   0          1                n-1
 //!          | FIRST    | MIDDLE ...     | LAST        n > 1
-//!          | ONLY                                    n = 1; a READ request is one packet that takes n PSNs
+//!          | ONLY                                    n = 1, or a READ request: one packet, one PSN per response
 //!   bytes  0          mtu              (n-1)*mtu .. len
 //! ```
 

@@ -175,7 +175,7 @@ impl SendPoster {
         Ok(())
     }
 
-    /// Queues the staged work requests, and sets the doorbell of the queue pair.
+    /// Publishes the staged work requests to the engine, and sets the doorbell of the queue pair.
     #[inline]
     pub fn publish(&mut self) {
         self.work.publish();

@@ -29,7 +29,7 @@ use crate::time::{Instant, OptionalInstant};
 ///   acknowledges the probe alone,
 ///     < 1/4 shortest RTT after the probe      in flight: the ACK is of una's first transmission (Eifel, RFC 3522)
 ///     before the first round-trip sample      in flight; if a timeout precedes the next ACK, lost (F-RTO, RFC 5682)
-///     otherwise                               lost; if the next ACK is < 1/4 shortest RTT after this ACK, in flight
+///     otherwise                               lost; if two consecutive ACKs are < 1/4 shortest RTT apart, in flight
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 // The compiler encodes the variant of an outer enum in unused values of one inner field: the field with the most unused
@@ -42,9 +42,10 @@ enum Probe {
     InFlight {
         at: Instant,
     },
-    /// Only the probe was acknowledged, and the packets above the probe are taken as in flight.
+    /// The packets above the probe are taken as in flight. If a timeout precedes the next ACK, these packets are
+    /// retransmitted.
     Answered,
-    /// The packets above the probe are retransmitted; the latest ACK arrived at `at`.
+    /// The packets above the probe are retransmitted. Each ACK sets `at` to its arrival time.
     Retransmitting {
         at: Instant,
     },

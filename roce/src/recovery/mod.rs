@@ -256,8 +256,9 @@ impl Recovery {
         }
     }
 
-    /// Returns the number of packets in flight, for comparison with the window of congestion control. Returns `None` if
-    /// the window of the recovery scheme, or the limit `pkts_max`, permits no further packet.
+    /// Returns the number of packets in flight, for comparison with the window of congestion control. Under go-back-N,
+    /// returns `None` if `pkts_max` or more packets are in flight. Under selective repeat, returns `None` if
+    /// [`Recovery::sent`] has reached `pkts_max` or the window of the scheme.
     #[inline]
     pub(crate) fn limited_pkts(&self, pkts_max: u32) -> Option<u32> {
         match self {

@@ -74,10 +74,10 @@ impl SelectiveRepeat {
         let psn = self.log.next_psn();
         // If an ACK arrives less than the shortest round trip after the latest transmission of its PSN, loss detection
         // ignores the ACK, because an earlier transmission may have elicited it. A tail loss probe retransmits the
-        // packet that was sent last, and both of its transmissions are later than those of all other packets in flight.
-        // Therefore an ACK of this PSN shows the loss of the other packets, whichever of the two transmissions elicited
-        // the ACK. So that the ACK is not ignored, the log records the send time of the probe minus
-        // `RTT_UNKNOWN_NANOS`.
+        // packet in flight with the highest PSN of its PSN space. If no other packet in flight was retransmitted, both
+        // transmissions of this packet are later than those of the other packets. Therefore an ACK of this packet shows
+        // the loss of the other packets, whichever of the two transmissions elicited the ACK. So that the ACK is not
+        // ignored, the log records the send time of the probe minus `RTT_UNKNOWN_NANOS`.
         let is_tail_probe = self.is_tail_probe_due && psn == self.probes[0].0;
         self.is_tail_probe_due &= !is_tail_probe;
         let long_ago = Instant::from_nanos(now.as_nanos().wrapping_sub(RTT_UNKNOWN_NANOS));
@@ -280,12 +280,13 @@ impl SelectiveRepeat {
     }
 
     /// After a probe timeout, marks a probe for retransmission: one packet, whose acknowledgement shows the loss of all
-    /// unacknowledged packets sent before the probe. `last_due` is the PSN [`SentLog::executed`] - 1.
+    /// unacknowledged packets sent before the probe. `highest` is the highest PSN in flight, or una if no packet
+    /// is in flight; `last_due` is the PSN [`SentLog::executed`] - 1.
     ///
     /// | expiry since a packet was newly acknowledged | PSN marked |
     /// |---|---|
-    /// | first, if the last packet in flight is a READ request, and READ response `last_due` is missing | `last_due` |
-    /// | first, in all other cases | last packet in flight |
+    /// | first, if `highest` is of a READ request not executed, and READ response `last_due` is missing | `last_due` |
+    /// | first, in all other cases | `highest` |
     /// | later | una |
     ///
     /// If the PSN marked is that of a READ response, the probe is a READ request for this response. READ requests not

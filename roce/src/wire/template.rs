@@ -242,8 +242,8 @@ impl HeaderTemplate {
         self.address.is_ipv6
     }
 
-    /// Returns the length in bytes of a frame with `ext_len` bytes of extension headers and `payload_len` bytes of
-    /// payload, including pad and ICRC.
+    /// Returns the length of a frame in bytes, including pad and ICRC. `ext_len`: length of the extension headers in
+    /// bytes. `payload_len`: length of the payload in bytes, without pad.
     pub const fn frame_len(&self, ext_len: usize, payload_len: usize) -> usize {
         self.address.frame_len(ext_len, payload_len)
     }

@@ -107,8 +107,8 @@ mod tests {
     /// Environment variable with the index of the interface of which a child process leases a prefix.
     const INDEX: &str = "ROCE_TEST_LEASE_INDEX";
 
-    /// Returns an interface index that only this process and its test number `test` use, so that no other test process
-    /// has leases of this index.
+    /// Returns one of four interface indices of this process, selected by `test` (0 to 3). No other test process has
+    /// leases of these indices.
     fn own_index(test: u32) -> u32 {
         u32::MAX - 4 * std::process::id() - test
     }

@@ -45,7 +45,7 @@ impl StatSocket {
             .and_then(|()| fs::set_permissions(&unnamed, Permissions::from_mode(0o600)))
             .and_then(|()| fs::rename(&unnamed, &path));
         if let Err(error) = named {
-            // An error of `remove_file` is ignored: the caller gets the error of the call in `named` that failed.
+            // An error of `remove_file` is ignored: `open_in` returns the earlier `error`.
             let _ = fs::remove_file(&unnamed);
             return Err(error);
         }

@@ -12,7 +12,7 @@
 //!     rnr P W         RNR NAK with PSN P and a wait of W us
 //!     out       sends the retransmissions that are permitted
 //!     time      calls `Requester::on_time`
-//!   state    "100 >3 y6 n2 RetryExcErr": the deadline, then the parts that apply
+//!   state    "100 >3 y6 n2 RetryExcErr": `Requester::deadline`, then the parts that apply
 //!     100    deadline in us; "-" no deadline; "*" deadline not checked: it differs between the schemes
 //!     >3     PSN 3 is retransmitted next
 //!     y6 n2  retries left (y), RNR retries left (n), each if reduced; then the error status of a failed request

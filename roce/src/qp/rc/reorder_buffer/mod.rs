@@ -2,7 +2,7 @@
 //!
 //! ```text
 //!   PSN        7 (expected)   8          9         10        11
-//!   slot       missing        buffered   missing   placed    buffered
+//!   request    missing        buffered   missing   placed    buffered
 //!   set                       x                    x         x          the bitmap of a SACK
 //!   copies                    x                              x
 //!   cells                     '-> chain of cells in the store: extension headers and payload
