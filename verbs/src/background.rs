@@ -65,7 +65,7 @@ const MAINTAIN_ACTIVE: Duration = Duration::from_millis(200);
 /// of a shared port are unresolved.
 const MAINTAIN_WAITING: Duration = Duration::from_millis(20);
 
-/// The descriptors that ended a rest.
+/// The descriptors that ended a rest, except the bell.
 #[derive(Clone, Copy, Default)]
 pub(crate) struct Woken {
     by_stat: bool,
@@ -280,8 +280,7 @@ impl BackgroundServer {
         Some(Rest { until, on_sources: self.spurious < SPURIOUS_MAX, reason: Reason::Asleep })
     }
 
-    /// Continues after the end of `rest`: a descriptor in `woken` became readable, or the time `rest.until` was
-    /// reached.
+    /// Continues after the end of `rest`: a descriptor became readable, or the time `rest.until` was reached.
     pub(crate) fn resume(&mut self, rest: Rest, woken: Woken) {
         self.shared.sleep.clear_background_bell();
         match rest.reason {

@@ -103,8 +103,8 @@ impl Context {
         self.objects.shared()
     }
 
-    /// Waits until the port's link is up. A memif or vhost link is up when the peer's process has connected to the
-    /// socket.
+    /// Waits until the port's link is up. A memif or vhost link is up while this process and another process are
+    /// connected through the socket of the port.
     ///
     /// # Errors
     /// [`Error::LinkDown`] if the link is not up within `timeout`; [`Error::DeviceFatal`] after a fatal error.

@@ -311,10 +311,9 @@ impl Shared {
         })))
     }
 
-    /// Returns the length of the longest nap of a server while no work is pending. If the port has no wake sources, the
-    /// length is `NAP_MIN`, because frames are received only at the end of a nap. Otherwise the length is `NAP_MAX`; a
-    /// port with wake sources needs naps only while the port cannot be armed (for example because its memif connection
-    /// begins or ends), or while its transmit ring is full.
+    /// Returns the length of the longest nap of a server while the engine has no deadline. If the port has no wake
+    /// sources, the length is `NAP_MIN`, because frames are received only at the end of a nap. Otherwise the length is
+    /// `NAP_MAX`. Naps in a takeover, and naps of the background thread on an armed port, have other bounds.
     pub(crate) fn nap_max(&self) -> Duration {
         if self.wakes.is_none() { NAP_MIN } else { NAP_MAX }
     }

@@ -172,7 +172,7 @@ pub enum Error {
         /// Time waited, in milliseconds.
         waited_millis: u64,
     },
-    /// The device is in a fatal error: a thread panicked while it drove the engine, because of a fault of this library,
+    /// The device is in a fatal error: because of a bug of this library, a thread panicked while it drove the engine;
     /// or the network interface of the port was removed.
     #[error(
         "the device {port} is in a fatal error: {reason}. Its queue pairs, queues and regions are lost: close the device and open it again"

@@ -36,8 +36,8 @@ pub(crate) struct Inbox<T, S = OwnedFd> {
     /// number is above 0.
     count: S,
     /// The process that created the inbox. A process forked from the creator shares the file descriptor with the
-    /// creator, so in the forked process `take` has no effect. Except `take`, no function that changes the inbox is
-    /// called in a forked process.
+    /// creator, so in the forked process `Inbox::take` and `Inbox::take_with` return `None`. No other function that
+    /// changes the inbox is called in a forked process.
     process: Process,
 }
 

@@ -1,6 +1,6 @@
 //! Delivery of events. An asynchronous event of an object is appended to the queue of the context that created the
-//! object. An event of the device is appended to the queues of all contexts of the device. A completion event is
-//! appended to the completion channel of its completion queue.
+//! object. An event of the device is appended to the queues of all contexts of the device, except link events that a
+//! context ignores. A completion event is appended to the completion channel of its completion queue.
 
 use std::collections::HashMap;
 use std::ptr;
@@ -111,8 +111,9 @@ impl Listeners {
     }
 
     /// Appends a completion event to the completion channel of its completion queue, an asynchronous event of an object
-    /// to the queue of the object's context, and an event of the device to the queues of all contexts. A fatal error
-    /// also wakes all present and future waiters of the completion channels.
+    /// to the queue of the object's context, and an event of the device to the queues of all contexts, except link
+    /// events that a context ignores. A fatal error also wakes all present and future waiters of the completion
+    /// channels.
     pub(crate) fn deliver(&self, event: Event) {
         let mut table = self.table();
         let Some(object) = Object::of(event) else {

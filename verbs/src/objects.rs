@@ -537,7 +537,7 @@ mod tests {
         assert_eq!((channel.try_wait().unwrap(), is_readable(&channel)), (None, false));
         assert_eq!(poller.poll(&mut Vec::new(), 4).unwrap(), 1);
 
-        // The test delivers events itself, in the place of the engine, so that it knows which events are pending.
+        // From here on, the test, not the engine, delivers the events, so that the test knows which are pending.
         let deliver = |event| objects.shared().listeners.deliver(event);
         let ours = [Event::Completion(cq), Event::CqError(cq), Event::QpFatal(qp), Event::QpFatal(srq_qp)];
         let others = [Event::Completion(other_cq), Event::SrqLimitReached(srq)];

@@ -104,8 +104,8 @@ impl Timely {
         }
     }
 
-    /// Records a round-trip sample, and changes the rate. The caller must not pass a sample above 1,000 s, because the
-    /// products of this function would overflow.
+    /// Records a round-trip sample, and changes the rate. The caller must not pass a sample above 1,000 s, so that
+    /// the products of this function do not overflow.
     pub(crate) fn on_round_trip(&mut self, now: Instant, rtt_nanos: u64) {
         let parameters = self.parameters;
         let rtt_nanos = i64::try_from(rtt_nanos).unwrap_or(i64::MAX);

@@ -23,7 +23,7 @@ use crate::wire::{Operation, Packet, Transport};
 pub(super) type DropCounter = fn(&mut DropCounters) -> &mut u64;
 
 pub(super) enum Admission {
-    /// The headers passed all checks; the ICRC is checked next.
+    /// The headers passed all checks that precede the ICRC check.
     Pass,
     /// The packet is a response whose PSN is not accepted: dropped, and counted as stale.
     Stale,

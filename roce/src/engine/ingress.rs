@@ -117,7 +117,7 @@ impl<P: Port> Engine<P> {
 
     /// Processes a frame whose destination is not the port's own MAC. If the destination is a multicast or broadcast
     /// MAC that the port receives, an ARP, neighbour discovery or ICMP frame is passed to the module `neighbour`. All
-    /// other frames are dropped, including RoCE packets to a group MAC, because a connection has one peer.
+    /// other frames are dropped, including RoCE packets to a group MAC, because RoCE multicast is not supported.
     #[cold]
     #[inline(never)]
     fn on_foreign_frame(&mut self, frame: &[u8]) {

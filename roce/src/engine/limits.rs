@@ -150,7 +150,7 @@ const _: () = assert!(WINDOW_PKTS_MAX as usize == 32 * SackEth::BITMAP_WORDS_MAX
 const _: () = assert!(3 * WINDOW_PKTS_MAX as usize * REORDER_REQUEST_BYTES <= REORDER_BYTES);
 // At the smallest path MTU, 256 bytes, the longest message has no more PSNs than may be outstanding.
 const _: () = assert!(MAX_MESSAGE_BYTES / 256 <= MAX_OUTSTANDING_PSNS);
-// Under go-back-N, a responder queues at most `MAX_RD_ATOMIC` new READs and `MAX_RD_ATOMIC` duplicate READs: at most
-// 256 entries.
+// Under go-back-N, a responder queues at most `MAX_RD_ATOMIC` new READs and `MAX_RD_ATOMIC` duplicate READs: together
+// at most 256 READs.
 const _: () = assert!(MAX_RD_ATOMIC as usize * 2 <= 256);
 const _: () = assert!(MAX_RD_ATOMIC as usize <= DUPLICATE_READS_MAX);

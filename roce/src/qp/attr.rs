@@ -165,9 +165,8 @@ pub struct QpAttr {
 }
 
 impl QpAttr {
-    /// Returns the attributes that `service` supports. RC supports all attributes. UC supports all except responder
-    /// resources, `max_rd_atomic`, timers and retry counts. UD supports only states, P_Key index, port number, Q_Key
-    /// and `sq_psn`.
+    /// Returns the attributes for a queue pair of `service`. RC: all attributes. UC: all except responder resources,
+    /// `max_rd_atomic`, timers and retry counts. UD: only states, P_Key index, port number, Q_Key and `sq_psn`.
     pub fn of_service(self, service: ServiceType) -> QpAttr {
         match service {
             ServiceType::Rc => self,

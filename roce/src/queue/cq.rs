@@ -274,7 +274,7 @@ impl CqSlot {
 /// The completion queues to which one engine writes.
 pub(crate) struct CqTable {
     queues: Vec<Option<CompletionQueue>>,
-    /// Completion queues with completions written since `take_notified` was called, each listed at most once.
+    /// Completion queues with completions that `take_notified` has not processed yet, each listed at most once.
     written: Vec<CqSlot>,
     /// Completion queues whose overflow is not yet reported to the application, each listed at most once.
     overflowed: Vec<CqSlot>,

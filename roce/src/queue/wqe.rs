@@ -67,9 +67,9 @@ pub enum SendOp {
         /// R_Key of the local region.
         rkey: RKey,
     },
-    /// SEND of a datagram, which is one packet: its payload may be at most the path MTU of the port. A queue pair of RC
-    /// or UC does not accept this operation. On a queue pair of UD, all operations except this operation and
-    /// `SendToWithImm` fail (`LocQpOpErr`).
+    /// SEND of a datagram, which is one packet: its payload is at most as long as the largest path MTU that the MTU of
+    /// the port permits. A queue pair of RC or UC does not accept this operation. On a queue pair of UD, all operations
+    /// except this operation and `SendToWithImm` fail (`LocQpOpErr`).
     SendTo {
         /// Queue pair to which the datagram is sent.
         to: Destination,

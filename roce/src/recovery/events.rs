@@ -110,7 +110,7 @@ pub(crate) struct RecoveryResult {
 pub(crate) struct Refusal {
     /// Requests below the refused request were newly acknowledged (go-back-N), or newly executed (selective repeat).
     pub is_progress: bool,
-    /// Number of packets in flight; under selective repeat, number of PSNs from una to the highest PSN sent.
+    /// Number of PSNs from una to below next (go-back-N), or from una to the highest PSN sent (selective repeat).
     pub in_flight_pkts: u32,
 }
 

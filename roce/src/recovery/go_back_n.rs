@@ -34,8 +34,7 @@ pub(crate) enum Acknowledgement {
         /// PSN of the lost packet. una advances to this PSN, and retransmission begins with this PSN.
         next: Psn,
     },
-    /// The READ response `psn` was received and placed, but the READ response `next`, below `psn`, is missing: an
-    /// implied NAK.
+    /// The READ response `psn` was received and placed, but the READ response `next`, below `psn`, is missing.
     Received {
         /// PSN of the first missing READ response; una advances to this PSN.
         next: Psn,
@@ -285,8 +284,9 @@ impl GoBackN {
         Refusal { is_progress, in_flight_pkts: self.unacked() }
     }
 
-    /// Advances `una` to the `next` of `event`. If `event` shows a loss and `has_gone_back` is not set, moves
-    /// `self.next` back to `una`. Ignores an `event` whose `next` is not in `una..=max_sent`.
+    /// Advances `una` to the `next` of `event`. If `una` is then lost (`event` is `Lost`, or `received` is not empty)
+    /// and `has_gone_back` is not set, moves `self.next` back to `una`. Ignores an `event` whose `next` is not in
+    /// `una..=max_sent`.
     #[inline(always)]
     fn acknowledge(&mut self, event: Acknowledgement) -> AckResult {
         let (Acknowledgement::Cumulative { next, .. }

@@ -58,11 +58,11 @@ pub(crate) struct LossTimer {
     rto: AdaptiveRto,
     /// Whether PTO and RTO are used besides the local ACK timeout.
     is_adaptive: bool,
-    /// Start of the local ACK timeout: the time of the latest of four events: progress, use of a retry, end of an RNR
-    /// wait, transmission of a packet that armed the timer.
+    /// Start of the local ACK timeout: the time of the latest of four events: progress, expiry of the local ACK
+    /// timeout, end of an RNR wait, transmission of a packet that armed the timer.
     last_progress_at: Instant,
     /// Arrival time of the latest READ response or stale response since the timer was armed. When the timer expires,
-    /// the timer is rearmed as if armed at this time.
+    /// the timer is rearmed as if armed at this time. Not used under go-back-N.
     last_rx_at: OptionalInstant,
     last_ack_req_at: Instant,
     /// `Probe::None` except under improved go-back-N.
@@ -152,8 +152,7 @@ impl LossTimer {
         self.is_adaptive && now.nanos_since(self.last_ack_req_at) >= self.rto.min_nanos()
     }
 
-    /// Records a stale response, which shows that the peer still responds. When the timer expires, the timer is rearmed
-    /// from the time of this response.
+    /// Records a stale response, which shows that the peer still responds: sets `last_rx_at` to `now`.
     pub(crate) fn on_stale_response(&mut self, now: Instant) {
         self.last_rx_at = OptionalInstant::some(now);
     }
@@ -397,8 +396,8 @@ impl LossTimer {
     }
 
     /// Called after [`LossTimer::take_expired`]: marks a probe for retransmission and arms the timer. In the state
-    /// `Probe::Answered`, marks all packets from una on instead of a probe. Returns the kind of the expiry; `None`
-    /// under go-back-N, which has no probes.
+    /// `Probe::Answered`, marks all packets from una on instead of a probe. Returns the [`Expiry`]; `None` under
+    /// go-back-N, which has no probes.
     pub(crate) fn on_expired(
         &mut self,
         recovery: &mut Recovery,

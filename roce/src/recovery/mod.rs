@@ -140,9 +140,9 @@ impl RecoveryScheme {
 
     /// Returns the maximum number of responses to one READ request; a longer READ is divided into several READ
     /// requests. Under both kinds of go-back-N: no limit (`u32::MAX`). Under selective repeat: at least 16, and
-    /// computed from the smaller of the recovery window and `window_pkts` (window of congestion control). If
-    /// `max_rd_atomic` is 1: the smaller window. Otherwise: half of the smaller window, so that responses to a second
-    /// READ request show losses of responses to the first.
+    /// computed from the smaller of the window of selective repeat and `window_pkts` (window of congestion control).
+    /// If `max_rd_atomic` is 1: the smaller window. Otherwise: half of the smaller window, so that responses to a
+    /// second READ request show losses of responses to the first.
     pub fn read_pkts_max(self, window_pkts: u32, max_rd_atomic: u8) -> u32 {
         match self {
             RecoveryScheme::GoBackN | RecoveryScheme::ImprovedGoBackN => u32::MAX,
@@ -257,14 +257,14 @@ impl Recovery {
     }
 
     /// Returns the number of packets in flight, for comparison with the window of congestion control. Under go-back-N,
-    /// returns `None` if `pkts_max` or more packets are in flight. Under selective repeat, returns `None` if
-    /// [`Recovery::sent`] has reached `pkts_max` or the window of the scheme.
+    /// returns `None` if `pkts_max` or more packets are in flight. Under selective repeat, returns 0 if a packet is
+    /// marked lost; otherwise `None` if [`Recovery::sent`] has reached `pkts_max` or the window of the scheme.
     #[inline]
     pub(crate) fn limited_pkts(&self, pkts_max: u32) -> Option<u32> {
         match self {
             Recovery::GoBackN(scheme) => Some(scheme.unacked()).filter(|pkts| *pkts < pkts_max),
-            // While packets are marked lost, returns 0, so that no window limits retransmissions. Without this rule,
-            // READ responses in flight that fill the window would block the retransmissions.
+            // Returns 0, so that no window limits retransmissions. Otherwise READ responses in flight that fill the
+            // window would block the retransmissions.
             Recovery::SelectiveRepeat(scheme) if scheme.log().has_lost() => Some(0),
             Recovery::SelectiveRepeat(scheme) => {
                 let log = scheme.log();

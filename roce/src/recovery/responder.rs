@@ -21,7 +21,8 @@ pub(crate) enum Reply {
 pub(crate) struct OutOfOrderRequest {
     pub psn: Psn,
     pub ack_req: bool,
-    /// The value of `first` in [`crate::recovery::Verdict::OutOfOrder`].
+    /// Since the last advance of the expected PSN, no other out-of-order request was received, and no RNR NAK was due
+    /// ([`crate::recovery::Verdict::OutOfOrder`]).
     pub first: bool,
     /// The request is newly buffered or placed.
     pub is_kept: bool,
@@ -132,7 +133,7 @@ impl ResponderRecovery {
         }
     }
 
-    /// Records an RNR NAK. Out-of-order packets that the peer retransmits after the RNR wait elicit no NAK.
+    /// Records an RNR NAK: until the expected PSN advances, out-of-order packets elicit no NAK (PSN sequence error).
     pub(crate) fn on_not_ready(&mut self) {
         if let ResponderRecovery::GoBackN(naks) = self {
             naks.has_nak_cause = false;

@@ -205,8 +205,8 @@ impl AdaptiveRto {
         self.timed_at = OptionalInstant::NONE;
     }
 
-    /// Records that packets were acknowledged: the next expiry is a tail loss probe. The PTO before this probe is
-    /// doubled only if [`EXPIRIES_UNMEASURED_MAX`] or more expiries occurred since the last sample of a timed packet.
+    /// Records that packets were acknowledged: the next expiry is a tail loss probe. Ends the backoff if fewer than
+    /// [`EXPIRIES_UNMEASURED_MAX`] expiries occurred since the last sample of a timed packet.
     #[inline]
     pub(crate) fn on_progress(&mut self) {
         self.expiries = 0;

@@ -28,9 +28,8 @@ use crate::psn::{PerSpace, Psn, PsnSpace};
 use crate::start;
 use crate::time::Instant;
 
-/// Number of transmissions between calls of [`SentLog::renew_marks`], which raises old values of `largest_acked`,
-/// `oldest` and `executed_number`: 2^30, so that two transmission numbers passed to [`is_before`] differ by less than
-/// 2^31.
+/// Number of transmissions between calls of [`SentLog::renew_marks`], which raises old transmission numbers in fields
+/// of the log: 2^30, so that two transmission numbers passed to [`is_before`] differ by less than 2^31.
 const RENEW_TRANSMISSIONS: u32 = 1 << 30;
 
 /// The latest transmission of a PSN.
@@ -73,7 +72,8 @@ pub(crate) struct SentLog {
     next_number: u32,
     /// Per PSN space: one past the highest transmission number acknowledged.
     largest_acked: PerSpace<u32>,
-    /// The highest PSN among the acknowledged READ responses that have the highest acknowledged transmission number.
+    /// If several READ responses have the highest acknowledged transmission number: the highest acknowledged PSN among
+    /// these responses. Otherwise not used.
     largest_acked_psn: Psn,
     /// Transmission number and PSN of one READ response: the response with the highest transmission number among the
     /// retransmitted READ responses received since the last [`SentLog::detect_losses`] for responses.

@@ -53,8 +53,8 @@ struct Packet {
 struct Model {
     packets: Vec<Packet>,
     next_number: u64,
-    /// Index 0: requests; index 1: responses. Each pair is n + 1 and the highest PSN with transmission number n, where
-    /// n is the highest transmission number acknowledged.
+    /// Index 0: requests; index 1: responses. Each pair is n + 1 and the highest acknowledged PSN with transmission
+    /// number n, where n is the highest transmission number acknowledged.
     largest_acked: [(u64, u32); 2],
     /// Transmission number and PSN of one response: the response with the highest transmission number among the
     /// retransmitted responses received since the last `detect` for responses.
@@ -105,8 +105,7 @@ impl Model {
     }
 
     /// Acknowledges the requests from `from` to below `end`. The transmission number of a retransmitted request does
-    /// not raise `largest_acked` if the same run of newly acknowledged requests contains a higher PSN that was sent
-    /// once.
+    /// not raise `largest_acked` if a higher PSN in the request's run of newly acknowledged PSNs was sent once.
     fn ack_below(&mut self, from: u32, end: u32, now: u64) {
         let is_once = |packet: &Packet| !packet.is_acked && packet.transmissions == 1;
         if let Some((psn, largest_acked)) = self.doubtful.take_if(|(psn, _)| *psn + 1 == from)

@@ -140,8 +140,8 @@ fn action(number: c_int, new: Option<&sigaction>) -> io::Result<sigaction> {
     if result == 0 { Ok(old) } else { Err(io::Error::last_os_error()) }
 }
 
-/// The handler of level `LEVEL`. Async-signal-safe: the function compares and loads numbers, and calls `sigaction` and
-/// `raise` only.
+/// The handler of level `LEVEL`. Async-signal-safe: the function compares and loads numbers, and calls only
+/// `sigaction`, `raise` and the handler of the earlier action.
 extern "C" fn on_fault<const LEVEL: usize>(number: c_int, info: *mut siginfo_t, context: *mut c_void) {
     // SAFETY: the kernel, or a handler that was installed later, passes a valid `info`.
     let (code, addr) = unsafe { ((*info).si_code, (*info).si_addr()) };

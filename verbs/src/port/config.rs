@@ -1,4 +1,4 @@
-//! The part of a port's configuration that is determined by the port's name, the kernel and the device.
+//! The part of a port's configuration that is determined by the port's name, the kernel and the DPDK device.
 
 use std::net::IpAddr;
 
@@ -63,8 +63,8 @@ fn refuse_interface_keys(spec: &PortSpec) -> Result<(), OpenError> {
 }
 
 /// Returns the MTU of a port in bytes: at most the MTU that fits into a packet buffer, and at most `own.0`, the MTU of
-/// the interface or device. If `mtu=` exceeds `own.0`, and `own.0` is the lower of these bounds, the error contains
-/// `own.1`, which names the interface or device, and `own.2`, the remedy.
+/// the kernel interface or DPDK device. If `mtu=` exceeds `own.0`, and `own.0` is the lower of these bounds, the error
+/// contains `own.1` ("the interface" or "the device") and `own.2`, the remedy.
 fn mtu_bytes(spec: &PortSpec, own: (usize, &'static str, &'static str)) -> Result<usize, OpenError> {
     let buffer_bytes = if spec.kind == PortKind::AfXdp { XDP_MTU_BYTES } else { BUFFER_MTU_BYTES };
     let buffers = (buffer_bytes, "a packet buffer", "leave out mtu=");
@@ -82,8 +82,8 @@ pub(crate) fn interface_mtu_bytes(spec: &PortSpec, interface: &Interface) -> Res
     mtu_bytes(spec, (interface.mtu_bytes, "the interface", "raise it with `ip link set`, or leave out mtu="))
 }
 
-/// Returns the MTU of a dedicated port whose device has the MTU setting `device_bytes`, in bytes. If `device_bytes` is
-/// `None`, only the packet buffers limit frames.
+/// Returns the MTU of a dedicated port whose DPDK device has the MTU setting `device_bytes`, in bytes. If
+/// `device_bytes` is `None`, only the packet buffers limit frames.
 pub(crate) fn dedicated_mtu_bytes(spec: &PortSpec, device_bytes: Option<usize>) -> Result<usize, OpenError> {
     mtu_bytes(spec, (device_bytes.unwrap_or(BUFFER_MTU_BYTES), "the device", "leave out mtu="))
 }

@@ -27,7 +27,7 @@ pub struct DpdkPort {
 /// [`TX_QUEUE_FRAMES`], may still be added to `looped`.
 const LOOPED_FRAMES_MAX: usize = TX_QUEUE_FRAMES;
 
-/// Largest number of mbufs that frames to the port's own MAC occupy.
+/// Largest number of frames in `looped`, each in one mbuf.
 pub(super) const LOOPED_MBUFS: usize = LOOPED_FRAMES_MAX + TX_QUEUE_FRAMES;
 
 /// Bytes of queued frames at which a burst is sent: 32 KiB. Each frame waits until its burst is complete. Without this

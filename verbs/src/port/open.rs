@@ -39,7 +39,7 @@ const CACHES: u32 = 2;
 /// Number of descriptors of each ring of an XDP socket.
 const XDP_DESCRIPTORS: u16 = 2048;
 /// Largest number of mbufs outside a port's rings: a received burst, linear copies of this burst, frames to be sent,
-/// frames to the port's own MAC, and the caches of threads.
+/// frames that the port has sent to itself and not yet received, and the caches of threads.
 const MBUFS_BESIDE_RINGS: u32 =
     (2 * RX_BURST_FRAMES + HELD_MBUFS + LOOPED_MBUFS) as u32 + CACHES * CACHED_MBUFS;
 

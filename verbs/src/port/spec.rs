@@ -70,7 +70,8 @@ pub struct PortSpec {
     pub target: String,
     /// IP addresses of the port, each with its prefix length in bits.
     pub ips: Vec<(IpAddr, u8)>,
-    /// Gateway to destinations off the link. af_packet and af_xdp ports use the kernel's routes and refuse a gateway.
+    /// Gateway to destinations off the link. Refused on af_packet and af_xdp: af_packet ports use the kernel's routes, and
+    /// af_xdp ports the gateways of the kernel's default routes.
     pub gateway: Option<IpAddr>,
     /// MAC of the port; `None`: the MAC of the device or, on a tap, the MAC of the device with its lowest bit inverted,
     /// because the kernel's tap interface has the MAC of the device.

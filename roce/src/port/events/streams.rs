@@ -42,7 +42,7 @@ impl Streams {
     }
 
     /// Returns connection number, PSN space and offset of a packet to `dest`. If `dest` is new, adds a connection.
-    /// `None` if `dest` is new and the table is full.
+    /// `None` if `dest` is new and `self` has [`CONNECTIONS_MAX`] connections already.
     pub(super) fn locate(&mut self, dest: (Gid, Qpn), space: PsnSpace, psn: Psn) -> Option<Position> {
         let known = self.numbers.len() as u32;
         let number = match self.numbers.get(&dest) {

@@ -16,7 +16,7 @@ pub(super) struct AckReq {
 impl AckReq {
     /// Returns whether the next packet has AckReq. `is_last`: the packet ends its message. `window_pkts`: packets that
     /// may be in flight. `unacked_pkts`: packets in flight. `is_overdue`: the time since the last packet with AckReq is
-    /// at least the shortest round trip measured on the connection.
+    /// at least the shortest round trip measured on the connection; always false without a pacer, or under go-back-N.
     #[inline(always)]
     pub(super) fn on_packet(
         &mut self,

@@ -8,7 +8,7 @@ use crate::recovery::AckEvent;
 pub(crate) enum ResponseEvent<'p> {
     /// The response was dropped; it does not change the state of the requester.
     Ignored,
-    /// The request of the response was acknowledged before.
+    /// A stale response to a PSN that is acknowledged already. A response to a PSN never sent is `Ignored`.
     Stale,
     /// The response acknowledges packets, shows a loss, or is a duplicate.
     Ack(AckEvent<'p>),

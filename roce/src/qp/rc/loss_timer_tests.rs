@@ -104,7 +104,7 @@ impl Sender {
         self.sent(packets, has_ack_req);
     }
 
-    /// Sends retransmissions, as `Requester::transmit` does.
+    /// Records the permitted retransmissions as sent, in the order in which `Requester::transmit` sends them.
     fn retransmit(&mut self) {
         while self.requester.rnr_until.is_none() && self.requester.recovery.is_retransmission() {
             let in_flight_pkts_max = self.requester.in_flight_pkts_max(&mut self.outstanding);

@@ -81,7 +81,8 @@ impl AckPolicy {
             self.due = Due::Ack;
             return ResponderAction::Answer;
         }
-        // The NAK or SACK that is due reports the packet just executed as missing, so an ACK replaces this NAK or SACK.
+        // The NAK or SACK that is due refuses the packet just executed, or reports this packet as missing, so an ACK
+        // replaces this NAK or SACK.
         if matches!(self.due, Due::Refusal(_) | Due::Sack { .. }) {
             self.due = Due::Ack;
         }

@@ -278,9 +278,9 @@ fn place(
     Some(())
 }
 
-/// Places the payload of a SEND in a receive, from byte `at` of the receive on: the receive `index` positions after the
-/// oldest receive of the receive queue. Returns `None` if the queue pair uses an SRQ, if the receive is not posted, too
-/// short or not writable, or if the length of a FIRST or MIDDLE is not the path MTU.
+/// Places the payload of a SEND at byte `at` of the receive that is `index` positions after the oldest receive of the
+/// receive queue. Returns `None` if the queue pair uses an SRQ, if the receive is not posted, too short or not
+/// writable, or if the length of a FIRST or MIDDLE is not the path MTU.
 fn place_in_receive(
     packet: &Packet<'_>,
     index: u32,

@@ -16,7 +16,7 @@ use crate::wire::{Aeth, NakCode, Opcode, SackEth, Syndrome};
 /// Reason for not sending a READ response.
 enum NoResponse {
     PortFull,
-    /// The memory of the READ is not registered any more, or could not be accessed: a NAK with this code is due.
+    /// The R_Key of the READ is not valid any more, or the memory could not be accessed: a NAK with this code is due.
     Refused(NakCode),
 }
 
@@ -82,8 +82,8 @@ impl Transmitter<'_> {
         self.transmit_due(tx)
     }
 
-    /// Sends a NAK with `code` in place of response `next`, because the memory region was deregistered or unmapped
-    /// after the READ request. The remaining responses cannot be sent.
+    /// Sends a NAK with `code` in place of response `next`, because the memory region was deregistered, invalidated or
+    /// unmapped after the READ request. The remaining responses cannot be sent.
     #[cold]
     fn refuse_read<P: Port>(&mut self, next: Psn, code: NakCode, tx: &mut TxContext<'_, P>) -> TxOutcome {
         if self.send_acknowledge(next, Syndrome::Nak(code), tx).is_err() {
