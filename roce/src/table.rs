@@ -41,7 +41,7 @@ struct Entry {
 
 const EMPTY: Entry = Entry { number: 0, slot: GONE };
 
-/// Table of objects. The key of each object is a random number that the table allocates.
+/// Table of objects. Each object is looked up by a random number that the table allocates.
 #[derive(Debug)]
 pub(crate) struct Table<T> {
     /// Mask of the random bits of a number.

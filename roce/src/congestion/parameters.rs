@@ -67,8 +67,8 @@ pub(crate) trait Parameters: Copy + Default + 'static {
         Ok(parameters)
     }
 
-    /// Writes the scheme's name, the name of a preset, and the parameters that differ from this preset, in the format
-    /// of `parse`. Selects the preset (or the nameless defaults) from which the fewest parameters differ.
+    /// Writes the scheme's name and, unless `self` has the defaults, a colon and a text that `parse` reads as `self`.
+    /// The text begins with a preset if fewer parameters differ from this preset than from the defaults.
     fn write(self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let mut nearest = ("", self.differences(Self::default()));
         for (name, values) in Self::PRESETS {
