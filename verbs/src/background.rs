@@ -36,9 +36,8 @@ use crate::sleep::{LATE_NANOS, NAP_MAX, NAP_MIN, nanos};
 use crate::stat::StatSocket;
 use crate::watch;
 
-/// The application counts as polling if its last poll was at most this number of nanoseconds ago. Two causes delay the
-/// next poll of an application that polls: the receipt of a full burst, and the wake-up of another thread on the
-/// processor of the application. The number of nanoseconds exceeds the duration of each.
+/// The application has stopped polling if no poll is in progress and none begins for this number of nanoseconds, which
+/// exceeds the time that an application that polls needs between two polls.
 const POLLED_NANOS: u64 = 20_000;
 /// If the application polled for at least this time after a takeover of the port, the next takeover needs `POLLS_MIN`
 /// polls. Otherwise the next takeover needs twice as many polls as this takeover, at most `POLLS_MAX`
@@ -342,9 +341,9 @@ impl BackgroundServer {
     /// requested a notification, or wait in `CompChannel::wait`, ends the state [`Watching`].
     fn end_nap(&mut self) {
         let shared = &*self.shared;
-        let is_polled = shared.activity.idle_nanos(shared.now()) <= POLLED_NANOS;
+        let is_left = || shared.sleep.is_watching() && !shared.sleep.is_led();
         match &mut self.watching {
-            Some(watching) if is_polled && shared.sleep.is_watching() && !shared.sleep.is_led() => {
+            Some(watching) if is_left() && is_polled(shared) && is_left() => {
                 watching.nap = (watching.nap * 2).min(NAP_MAX);
             }
             _ => self.end_watch(),
@@ -422,5 +421,24 @@ impl BackgroundServer {
             (false, false) => MAINTAIN_IDLE,
         };
         self.maintain_at = Instant::now() + interval;
+    }
+}
+
+/// Returns whether application threads poll: a poll began at most `POLLED_NANOS` ago, a poll is in progress, or a poll
+/// begins within `POLLED_NANOS`. A poll that executes many buffered requests takes longer than `POLLED_NANOS`; its
+/// thread may also be waiting for the processor on which the background thread runs.
+fn is_polled(shared: &Shared) -> bool {
+    let (polls, began) = (shared.activity.polls(), shared.now());
+    if shared.activity.idle_nanos(began) <= POLLED_NANOS {
+        return true;
+    }
+    loop {
+        if shared.is_locked() || shared.activity.polls() != polls {
+            return true;
+        }
+        if shared.now().nanos_since(began) > POLLED_NANOS {
+            return false;
+        }
+        sched_yield();
     }
 }

@@ -370,6 +370,11 @@ impl Shared {
         self.fatal.reason().is_none().then_some(driven)
     }
 
+    /// Returns whether a thread has locked the engine.
+    pub(crate) fn is_locked(&self) -> bool {
+        self.driven.is_locked()
+    }
+
     /// Fails if the device is in a fatal error, and in a forked process.
     #[inline]
     pub(crate) fn check(&self) -> Result<(), Error> {

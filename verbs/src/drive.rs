@@ -99,6 +99,11 @@ impl<T: Drive> DriveLock<T> {
         self.driven.try_lock().map(|poison_guard| self.guard(poison_guard))
     }
 
+    /// Returns whether a thread has the lock.
+    pub(crate) fn is_locked(&self) -> bool {
+        self.driven.is_locked()
+    }
+
     /// Takes the lock to send posted work requests; `None` if another thread holds the lock and will send the work
     /// requests.
     #[inline]

@@ -140,6 +140,10 @@ mod double {
             let taken = self.held.compare_exchange(false, true, Ordering::Acquire, Ordering::Relaxed);
             taken.ok().map(|_| LockGuard { value: self.value.lock().unwrap(), _held: LockedFlag(&self.held) })
         }
+
+        pub(crate) fn is_locked(&self) -> bool {
+            self.held.load(Ordering::Relaxed)
+        }
     }
 
     impl<T> Deref for LockGuard<'_, T> {

@@ -358,4 +358,24 @@ mod tests {
             std::thread::yield_now();
         }
     }
+
+    #[test]
+    fn a_long_poll_does_not_end_a_takeover() {
+        let port = "eal:net_ring12,ip=10.0.12.1/24".parse().unwrap();
+        let context = Context::open(&port, &DeviceOptions::default()).unwrap();
+        let (_, queue) = context.objects().create_cq(16, None, 0).unwrap();
+        let sleep = &queue.shared.sleep;
+        // Several attempts, because another process may take the processor of this thread between two polls.
+        let survives_long_poll = |_| {
+            // After several naps, the background thread is in the state `Watching`.
+            let start = std::time::Instant::now();
+            while !sleep.is_watching() || start.elapsed() < 5 * crate::sleep::NAP_MAX {
+                assert_eq!(queue.poll_one().unwrap(), None);
+            }
+            let _poll = queue.shared.inspect();
+            std::thread::sleep(20 * crate::sleep::NAP_MAX);
+            sleep.is_watching()
+        };
+        assert!((0..8).any(survives_long_poll));
+    }
 }
