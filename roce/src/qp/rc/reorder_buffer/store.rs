@@ -3,11 +3,15 @@
 //! ```text
 //!   cells:    | for each queue pair: reserved | reserved | .. |      for any: unreserved            |
 //!   request:  first cell -> cell -> last cell       a body of n bytes: n / CELL_BYTES cells, rounded up; at least 1
+//!   free:     cell -> cell -> ..                    a request takes cells from the front, and returns them there
 //!   by age:   oldest <-> .. <-> newest request, over all queue pairs
 //! ```
 //! A queue pair may take unreserved cells only while it occupies fewer unreserved cells than `REORDER_SHARE_OF_FREE`
 //! times the number of free unreserved cells. Without this limit, one queue pair could take all unreserved cells
 //! (dynamic thresholds, Choudhury and Hahne 1998).
+//!
+//! A request that takes the cells of an earlier request of the same length has them in the same order. The cells of most
+//! requests are therefore consecutive, and such a request is executed from the cells, without a further copy.
 
 use crate::port::Payload;
 use crate::psn::Psn;
@@ -61,17 +65,14 @@ struct Request {
     newer: u32,
 }
 
-#[derive(Clone, Copy, Debug)]
-struct Cell {
-    /// Index of the next cell of the request, or of the next free cell.
-    next: u32,
-    request: Option<Request>,
-}
-
 #[derive(Debug)]
 struct Segment {
-    cells: CircularArray<Cell>,
-    bytes: CircularArray<[u8; CELL_BYTES]>,
+    /// Index of the next cell of the request, or of the next free cell. Apart from `requests`, so that the indices of
+    /// the cells of a long request are in few cache lines.
+    next: CircularArray<u32>,
+    /// The request of which the cell is the first.
+    requests: CircularArray<Option<Request>>,
+    bytes: Box<[[u8; CELL_BYTES]]>,
 }
 
 /// Buffered requests of all queue pairs of a device.
@@ -81,7 +82,7 @@ pub(crate) struct ReorderStore {
     cells_max: u32,
     taken: u32,
     free: u32,
-    /// Cells with an index below this number have been taken at least once.
+    /// Number of cells that are taken or free: the cells with an index below this number.
     used: u32,
     oldest: u32,
     newest: u32,
@@ -98,7 +99,7 @@ pub(crate) struct ReorderStore {
     unreserved: u32,
     /// False if frames have phantom payloads, whose bytes cannot be compared.
     compares_bytes: bool,
-    /// Body of the request in execution, if the body takes several cells; reused, so that execution does not allocate.
+    /// Body of the request in execution, if its cells are not consecutive; reused, so that execution does not allocate.
     body: Vec<u8>,
 }
 
@@ -193,51 +194,74 @@ impl ReorderStore {
     }
 
     #[inline]
-    fn cell(&self, at: u32) -> Option<&Cell> {
-        Some(self.segment(at)?.cells.at(at))
+    fn segment_mut(&mut self, at: u32) -> Option<&mut Segment> {
+        self.segments.get_mut((at / SEGMENT_CELLS) as usize)
+    }
+
+    /// Returns the bytes of a cell, and the index of the next cell.
+    #[inline]
+    fn cell_mut(&mut self, at: u32) -> Option<(&mut [u8; CELL_BYTES], u32)> {
+        let segment = self.segment_mut(at)?;
+        let next = *segment.next.at(at);
+        Some((segment.bytes.get_mut((at % SEGMENT_CELLS) as usize)?, next))
     }
 
     #[inline]
-    fn cell_mut(&mut self, at: u32) -> Option<&mut Cell> {
-        Some(self.segments.get_mut((at / SEGMENT_CELLS) as usize)?.cells.at_mut(at))
+    fn next(&self, at: u32) -> Option<u32> {
+        Some(*self.segment(at)?.next.at(at))
     }
 
     #[inline]
     fn request(&self, at: u32) -> Option<&Request> {
-        self.cell(at)?.request.as_ref()
+        self.segment(at)?.requests.at(at).as_ref()
     }
 
-    fn request_mut(&mut self, at: u32) -> Option<&mut Request> {
-        self.cell_mut(at)?.request.as_mut()
-    }
-
-    /// Takes a free cell, fills it with `bytes`, and makes `next` the next cell of its chain.
     #[inline]
-    fn take_cell(&mut self, bytes: &[u8], next: u32) -> Option<u32> {
-        let at = match self.cell(self.free) {
-            Some(cell) => {
-                let next_free = cell.next;
-                std::mem::replace(&mut self.free, next_free)
-            }
-            None => self.take_unused(),
-        };
-        let segment = self.segments.get_mut((at / SEGMENT_CELLS) as usize)?;
-        segment.bytes.at_mut(at).get_mut(..bytes.len())?.copy_from_slice(bytes);
-        segment.cells.at_mut(at).next = next;
-        self.taken += 1;
-        Some(at)
+    fn request_mut(&mut self, at: u32) -> Option<&mut Request> {
+        self.segment_mut(at)?.requests.at_mut(at).as_mut()
     }
 
-    /// Takes a cell that was never taken before. Returns its index.
-    #[cold]
-    fn take_unused(&mut self) -> u32 {
-        if self.used as usize == self.segments.len() * SEGMENT_CELLS as usize {
-            let cells = CircularArray::new(SEGMENT_CELLS, Cell { next: NONE, request: None });
-            let bytes = CircularArray::new(SEGMENT_CELLS, [0; CELL_BYTES]);
-            self.segments.push(Segment { cells, bytes });
+    /// Takes the first free cells, as many as `body` needs, and fills them with `body`. Returns the first cell.
+    #[inline]
+    fn take_cells(&mut self, body: &[u8]) -> Option<u32> {
+        let cells = cells_of(body.len());
+        let free = self.used - self.taken;
+        if free < cells {
+            self.grow(cells - free);
         }
-        self.used += 1;
-        self.used - 1
+        let first = self.free;
+        let (mut next, mut left) = (first, body);
+        while left.len() > CELL_BYTES {
+            let (chunk, rest) = left.split_first_chunk()?;
+            let (bytes, after) = self.cell_mut(next)?;
+            *bytes = *chunk;
+            (next, left) = (after, rest);
+        }
+        let (bytes, after) = self.cell_mut(next)?;
+        bytes.get_mut(..left.len())?.copy_from_slice(left);
+        self.free = after;
+        self.taken += cells;
+        Some(first)
+    }
+
+    /// Puts `count` cells that were never taken before in front of the free cells.
+    #[cold]
+    fn grow(&mut self, count: u32) {
+        let end = self.used + count;
+        while (self.segments.len() as u64 * u64::from(SEGMENT_CELLS)) < u64::from(end) {
+            self.segments.push(Segment {
+                next: CircularArray::new(SEGMENT_CELLS, NONE),
+                requests: CircularArray::new(SEGMENT_CELLS, None),
+                bytes: vec![[0; CELL_BYTES]; SEGMENT_CELLS as usize].into(),
+            });
+        }
+        let mut next = self.free;
+        for at in (self.used..end).rev() {
+            if let Some(segment) = self.segment_mut(at) {
+                *segment.next.at_mut(at) = std::mem::replace(&mut next, at);
+            }
+        }
+        (self.free, self.used) = (next, end);
     }
 
     /// Buffers a copy of the request of `packet`; the queue pair with index `slot` must have room. Returns the first
@@ -249,21 +273,14 @@ impl ReorderStore {
     #[inline]
     fn insert_body(&mut self, slot: usize, header: RequestHeader, body: &[u8], now: Instant) -> Option<u32> {
         let share = self.share(slot)?;
-        let mut at = NONE;
-        if body.len() <= CELL_BYTES {
-            at = self.take_cell(body, NONE)?;
-        } else {
-            for chunk in body.chunks(CELL_BYTES).rev() {
-                at = self.take_cell(chunk, at)?;
-            }
-        }
+        let at = self.take_cells(body)?;
         let older = std::mem::replace(&mut self.newest, at);
         match self.request_mut(older) {
             Some(older) => older.newer = at,
             None => self.oldest = at,
         }
         let (slot, len_bytes) = (slot as u32, body.len() as u32);
-        self.cell_mut(at)?.request =
+        *self.segment_mut(at)?.requests.at_mut(at) =
             Some(Request { header, slot, len_bytes, buffered_at: now, older, newer: NONE });
         self.set_share(slot as usize, share + cells_of(body.len()));
         Some(at)
@@ -276,8 +293,8 @@ impl ReorderStore {
         std::iter::from_fn(move || {
             let len_bytes = left.min(CELL_BYTES);
             let segment = self.segment(next).filter(|_| left > 0)?;
-            let bytes = segment.bytes.at(next).get(..len_bytes)?;
-            (left, next) = (left - len_bytes, segment.cells.at(next).next);
+            let bytes = segment.bytes.get((next % SEGMENT_CELLS) as usize)?.get(..len_bytes)?;
+            (left, next) = (left - len_bytes, *segment.next.at(next));
             Some(bytes)
         })
     }
@@ -300,27 +317,36 @@ impl ReorderStore {
     pub(super) fn gather(&mut self, at: u32) -> Option<(RequestHeader, &[u8])> {
         let Request { header, len_bytes, .. } = *self.request(at)?;
         let len_bytes = len_bytes as usize;
-        if len_bytes > CELL_BYTES {
+        if len_bytes > CELL_BYTES && !self.is_consecutive(at, cells_of(len_bytes)) {
             let mut body = std::mem::take(&mut self.body);
             body.clear();
             self.body(at).for_each(|bytes| body.extend_from_slice(bytes));
             self.body = body;
             return Some((header, &self.body));
         }
-        Some((header, self.segment(at)?.bytes.at(at).get(..len_bytes)?))
+        let cells = self.segment(at)?.bytes.get((at % SEGMENT_CELLS) as usize..)?;
+        Some((header, cells.as_flattened().get(..len_bytes)?))
+    }
+
+    /// Returns whether the `cells` cells of a request, of which `first` is the first, are consecutive and in one
+    /// segment.
+    #[inline]
+    fn is_consecutive(&self, first: u32, cells: u32) -> bool {
+        let is_next = |at| self.next(at) == Some(at + 1);
+        first % SEGMENT_CELLS + cells <= SEGMENT_CELLS && (first..first + cells - 1).all(is_next)
     }
 
     /// Frees the request whose first cell is `at`. Returns the index of its queue pair, and the header of the request.
     #[inline]
     pub(super) fn remove(&mut self, at: u32) -> Option<(usize, RequestHeader)> {
-        let request = self.cell_mut(at)?.request.take()?;
+        let request = self.segment_mut(at)?.requests.at_mut(at).take()?;
         let cells = cells_of(request.len_bytes as usize);
         let mut last = at;
         for _ in 1..cells {
-            last = self.cell(last)?.next;
+            last = self.next(last)?;
         }
         let free = std::mem::replace(&mut self.free, at);
-        self.cell_mut(last)?.next = free;
+        *self.segment_mut(last)?.next.at_mut(last) = free;
         match self.request_mut(request.older) {
             Some(older) => older.newer = request.newer,
             None => self.oldest = request.newer,
