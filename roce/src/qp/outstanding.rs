@@ -256,7 +256,7 @@ impl Outstanding {
         Some(Place { index, packet, span })
     }
 
-    /// Returns an assigned work request; index 0: the oldest.
+    /// Returns the work request at `index` among those with PSNs and the executed local operations; 0: the oldest.
     #[inline]
     pub(crate) fn wqe(&self, index: u32) -> Option<&SendWqe> {
         self.queue.seen(index)
