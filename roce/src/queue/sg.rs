@@ -5,7 +5,7 @@ use super::ring::Consumer;
 use super::wqe::{SgList, Sge};
 use crate::mem::{Access, MemoryError, MemoryView, PdId, Span};
 
-/// The scatter/gather entries after the first entry of each list.
+/// The entries after the first entry of each scatter/gather list.
 pub(crate) enum RestSges<'a> {
     /// Ring with the second and later entries of all work requests of a queue.
     Ring(&'a mut Option<Box<Consumer<Sge>>>),

@@ -34,7 +34,7 @@ pub(crate) struct SendQueue {
 /// A work request, with access to its payload.
 pub(crate) struct OpenWqe<'a> {
     pub wqe: &'a SendWqe,
-    /// Access to the registered memory of the list.
+    /// Access to the registered memory that the scatter/gather list names.
     pub lists: Lists<'a>,
     /// The inline memory of the send queue.
     inline: &'a Memory,

@@ -252,7 +252,8 @@ impl<W: Wqe> WorkQueue<W> {
         self.wqes.seen(index)
     }
 
-    /// Returns the work request at `index`, as [`WorkQueue::seen`] does, and access to the memory of its list.
+    /// Returns the work request at `index`, as [`WorkQueue::seen`] does, and access to the registered memory that the
+    /// scatter/gather list of this work request names.
     #[inline]
     pub(super) fn open<'a>(
         &'a mut self,
@@ -269,8 +270,8 @@ impl<W: Wqe> WorkQueue<W> {
     pub(super) fn release_oldest(&mut self) -> Option<W> {
         let wqe = *self.wqes.get(0)?;
         let rest = wqe.list().rest_count();
-        // Most lists have one entry. For these lists `release_rest` is not called, because it writes to a cache line
-        // that is shared with the posting thread.
+        // Most scatter/gather lists have one entry. For these lists `release_rest` is not called, because it writes to
+        // a cache line that is shared with the posting thread.
         if rest > 0 {
             self.release_rest(rest);
         }
@@ -305,7 +306,7 @@ mod tests {
     use super::*;
     use crate::start;
 
-    /// Creates a receive queue for lists of up to 3 entries.
+    /// Creates a receive queue for scatter/gather lists of up to 3 entries.
     fn small(depth: u32) -> (WorkPoster<RecvWqe>, WorkQueue<RecvWqe>) {
         let config = PosterConfig::new(3, false, 0);
         work_queue(start::RING_POSITION, depth, config, Arc::new(Doorbells::new(1)))
