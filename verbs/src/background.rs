@@ -343,6 +343,7 @@ impl BackgroundServer {
         let shared = &*self.shared;
         let is_left = || shared.sleep.is_watching() && !shared.sleep.is_led();
         match &mut self.watching {
+            // `is_left` is called again, because a thread may request a notification during `is_polled`.
             Some(watching) if is_left() && is_polled(shared) && is_left() => {
                 watching.nap = (watching.nap * 2).min(NAP_MAX);
             }

@@ -10,8 +10,8 @@
 //! times the number of free unreserved cells. Without this limit, one queue pair could take all unreserved cells
 //! (dynamic thresholds, Choudhury and Hahne 1998).
 //!
-//! A request that takes the cells of an earlier request of the same length has them in the same order. The cells of most
-//! requests are therefore consecutive, and such a request is executed from the cells, without a further copy.
+//! A request that takes the cells of an earlier request of the same length has them in the same order. The cells of
+//! most requests are therefore consecutive, and such a request is executed from the cells, without a further copy.
 
 use crate::port::Payload;
 use crate::psn::Psn;
@@ -200,6 +200,13 @@ impl ReorderStore {
 
     /// Returns the bytes of a cell, and the index of the next cell.
     #[inline]
+    fn cell(&self, at: u32) -> Option<(&[u8; CELL_BYTES], u32)> {
+        let segment = self.segment(at)?;
+        Some((segment.bytes.get((at % SEGMENT_CELLS) as usize)?, *segment.next.at(at)))
+    }
+
+    /// As [`ReorderStore::cell`]; the bytes may be written.
+    #[inline]
     fn cell_mut(&mut self, at: u32) -> Option<(&mut [u8; CELL_BYTES], u32)> {
         let segment = self.segment_mut(at)?;
         let next = *segment.next.at(at);
@@ -292,10 +299,9 @@ impl ReorderStore {
         let mut next = at;
         std::iter::from_fn(move || {
             let len_bytes = left.min(CELL_BYTES);
-            let segment = self.segment(next).filter(|_| left > 0)?;
-            let bytes = segment.bytes.get((next % SEGMENT_CELLS) as usize)?.get(..len_bytes)?;
-            (left, next) = (left - len_bytes, *segment.next.at(next));
-            Some(bytes)
+            let (bytes, after) = self.cell(next).filter(|_| left > 0)?;
+            (left, next) = (left - len_bytes, after);
+            bytes.get(..len_bytes)
         })
     }
 
