@@ -1,8 +1,8 @@
 //! Cancellation of threads (`pthread_cancel`).
 //!
 //! Many functions of the C library are cancellation points: `write`, `sendto`, `nanosleep`, `pthread_join`. A thread that
-//! acts on a cancellation request there unwinds its stack. Frames of Rust must not be unwound in this way, and a lock
-//! that the thread has would stay locked.
+//! acts on a cancellation request there unwinds its call stack. Stack frames of Rust functions must not be unwound in
+//! this way, and a lock that the thread has would stay locked.
 
 use std::ffi::c_int;
 use std::marker::PhantomData;

@@ -207,9 +207,9 @@ counters! {
         wrong_source,
         /// If the peer is on the link: packets whose source MAC is not the peer's.
         wrong_source_mac,
-        /// Packets whose UDP source port is not the peer's. A queue pair learns the port of requests from the first
-        /// request with the expected PSN, and the port of responses from the first response whose PSN is from una
-        /// to the highest PSN sent.
+        /// Packets whose UDP source port is not the peer's. A queue pair learns the UDP source port of requests from
+        /// the first request with the expected PSN, and the UDP source port of responses from the first response whose
+        /// PSN is from una to the highest PSN sent.
         wrong_source_port,
         /// Packets whose destination IP address is not the queue pair's source GID; datagrams (UD) whose destination IP
         /// address is no GID of the port.

@@ -55,7 +55,7 @@ pub(crate) struct Table<T> {
     numbers: Vec<u32>,
     free: Vec<u32>,
     /// Hash table; its length is a power of two. A number is inserted into the entry that its low bits select or, if
-    /// this entry is occupied, into the next free entry.
+    /// this entry is occupied, into the next empty entry.
     index: Box<[Entry]>,
     /// Numbers in quarantine, in the order in which they were freed.
     quarantine: VecDeque<u32>,

@@ -1,5 +1,5 @@
 //! The background server of a device, which drives the engine while no application thread does. The background thread
-//! (`progress.rs`) runs the servers of all devices of the process.
+//! (`progress.rs`) runs the background servers of all devices of the process.
 //!
 //! ```text
 //!      ARMED, ASLEEP ---(1)--> DRIVING: polls

@@ -1,5 +1,5 @@
-//! State shared by all objects of a device: the engine with its lock and clock, and the signals to the background
-//! thread.
+//! State shared by all objects of a device: the engine with its lock and clock, and the bells by which other threads
+//! wake the server of the port.
 
 use std::io;
 use std::net::IpAddr;
@@ -311,9 +311,10 @@ impl Shared {
         })))
     }
 
-    /// Returns the length of the longest nap of a server while the engine has no deadline. If the port has no wake
-    /// sources, the length is `NAP_MIN`, because frames are received only at the end of a nap. Otherwise the length is
-    /// `NAP_MAX`. Naps in a takeover, and naps of the background thread on an armed port, have other bounds.
+    /// Returns the length of the longest nap of the server of the port while the engine has no deadline. If the port
+    /// has no wake sources, the length is `NAP_MIN`, because frames are received only at the end of a nap. Otherwise
+    /// the length is `NAP_MAX`. Naps in a takeover, and naps of the background thread on an armed port, have other
+    /// bounds.
     pub(crate) fn nap_max(&self) -> Duration {
         if self.wakes.is_none() { NAP_MIN } else { NAP_MAX }
     }

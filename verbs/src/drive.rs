@@ -4,7 +4,7 @@
 //! ```text
 //!   poster                               holder of the lock
 //!                                        takes the lock, drains the doorbells
-//!   rings its doorbell
+//!   rings the queue pair's doorbell
 //!   try_lock fails
 //!   asked.swap(true)
 //!   try_lock fails; returns

@@ -1,4 +1,4 @@
-//! The spin lock of the queues and of the engine, which are locked for short times only.
+//! The spin lock of send, receive and completion queues and of the engine. A thread holds the lock for a short time.
 
 use std::cell::Cell;
 use std::thread;

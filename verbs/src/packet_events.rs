@@ -99,12 +99,12 @@ impl EventList {
         Ok(file.event)
     }
 
-    /// Returns the plan that the list describes.
+    /// Returns the plan made of the packet events.
     pub fn plan(&self) -> &EventPlan {
         &self.plan
     }
 
-    /// Returns whether the list has no event.
+    /// Returns whether the file listed no packet event.
     pub fn is_empty(&self) -> bool {
         self.entries.is_empty()
     }

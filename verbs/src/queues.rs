@@ -97,8 +97,8 @@ impl QpQueues {
         let is_flushed = recv.is_flushed();
         drop(recv);
         if is_flushed && self.shared.sleep.is_server_asleep() {
-            // In state ERR a poll must flush the receive. The push makes the engine read the doorbell of the receive
-            // queue, and wakes the sleeping server, which polls.
+            // In state ERR a poll must flush the receive. The push makes the engine read the doorbell of the queue
+            // pair, and wakes the sleeping server of the port, which polls.
             self.push();
         }
         Ok(())
@@ -127,8 +127,8 @@ impl SendBatch<'_> {
         Ok(())
     }
 
-    /// Replaces the payload, or the scatter list, of the work request posted last (`ibv_wr_set_sge`). After an error
-    /// the work request has no payload.
+    /// Replaces the payload, or the scatter list of a READ, of the work request posted last (`ibv_wr_set_sge`). After
+    /// an error the scatter/gather list of the work request is empty.
     #[inline(always)] // See `SendPoster::stage`.
     pub fn set_data(&mut self, data: SendData<'_>) -> Result<(), PostError> {
         self.send.set_data(data)
@@ -368,7 +368,8 @@ mod tests {
         let (_context, queue) = open("eal:net_ring12,ip=10.0.12.1/24");
         let sleep = &queue.shared.sleep;
         // Eight attempts, because another process may take the processor of this thread between two polls. Without the
-        // check of the lock, an attempt succeeds only if the background thread is busy with another device.
+        // check of `is_polled` whether the engine is locked, an attempt succeeds only if the background thread is busy
+        // with another device.
         let survives_long_poll = |_: &u32| {
             // After a takeover that lasts several naps, the background thread is in the state `Watching`.
             let mut start = std::time::Instant::now();

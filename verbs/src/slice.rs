@@ -11,7 +11,7 @@ const SLICE: Duration = Duration::from_micros(100);
 /// with this slice wakes up, the thread displaces a thread with the default slice (3 ms) from the processor at once.
 /// Otherwise a program that polls its memory for a WRITE of the peer would keep the processor until the end of the
 /// program's slice, and the background thread could not receive this WRITE meanwhile. Linux before 6.12 ignores the
-/// request.
+/// time slice that `sched_setattr` sets.
 pub(crate) fn shorten() {
     // SAFETY: zeros are a value of each field.
     let mut attr: libc::sched_attr = unsafe { zeroed() };

@@ -1,4 +1,5 @@
-//! Log lines about counters that should not grow: address conflicts, refused keys (P_Key, L_Key, R_Key), full buffers.
+//! Log lines about counters that should not grow, for example counters of address conflicts, of refused keys (P_Key,
+//! Q_Key, L_Key, R_Key), of full receive queues and of full reorder buffers.
 //!
 //! The background thread compares the counters at intervals with their values in the last log lines. The data path does
 //! not log. The first growth of a counter is logged at once. While the counter continues to grow, the interval between

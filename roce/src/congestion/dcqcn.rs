@@ -447,7 +447,7 @@ mod tests {
         assert!(rate_at(&mut dcqcn, 1_000_001) > first);
     }
 
-    /// Model of a [`Limiter`] in floating point, which updates alpha once per period.
+    /// Model of a [`Limiter`] in floating point. The model updates alpha at the end of each `dce_tcp_rtt`.
     struct Model {
         p: DcqcnParameters,
         rate: f64,
@@ -576,7 +576,7 @@ mod tests {
     }
 
     proptest! {
-        /// Compares the rate with that of the model, until the limiter is removed.
+        /// Compares the rate with that of the model, until `dcqcn` removes its limiter.
         #[test]
         fn the_rate_is_that_of_the_model(
             p in parameters(),

@@ -85,7 +85,8 @@ impl Congestion {
         in_flight_pkts < self.scheme_window_pkts() && self.may_send(now)
     }
 
-    /// Returns whether the pacer permits a packet. Not inlined, so that the check of a fixed window stays short.
+    /// Returns whether the pacer permits a packet. Not inlined, so that the inlined [`Congestion::permit`] has little
+    /// code besides the comparison with a fixed window.
     #[inline(never)]
     fn may_send(&mut self, now: Instant) -> bool {
         match self {

@@ -12,8 +12,8 @@
 //! A loss detected by selective repeat reduces the window only in two cases: the round trip is at or above the target,
 //! or more than `loss_tolerance_milli` thousandths of the packets are lost. The paper reduces the window at each loss.
 //! By that rule, one or two flows on a link of 40 Gbit/s that loses 1 % of the packets would each have a window of 7
-//! packets; 57 packets fill the link. If a full queue drops a packet while the round trip is below the target, the
-//! window is not reduced, so `base_target_nanos` must be below the round trip with full buffers.
+//! packets; 57 packets fill the link. If a switch whose queue is full drops a packet while the round trip is below the
+//! target, the window is not reduced, so `base_target_nanos` must be below the round trip with full switch queues.
 //!
 //! The target has no term for the number of hops, which is unknown: switches do not change the hop limit of frames that
 //! they forward without routing.

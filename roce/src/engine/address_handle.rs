@@ -107,7 +107,8 @@ pub(super) struct CreatedAh {
     pub pd: PdId,
     /// Address handle of the address vector; this entry is one of its users.
     pub handle: AddressHandleId,
-    /// Flow label of the address vector; 0: the UDP source port is derived from the QPNs.
+    /// Flow label of the address vector; 0: the UDP source port of a datagram is computed from the QPNs of its sender
+    /// and receiver.
     pub flow_label: u32,
 }
 
@@ -318,7 +319,7 @@ mod tests {
         }
     }
 
-    /// Returns an engine with two addresses, and `QPS` queue pairs in RESET.
+    /// Returns an engine with two IP addresses, and `QPS` queue pairs in RESET.
     fn engine<const QPS: usize>() -> (Engine<LoopbackPort>, [Qpn; QPS]) {
         let caps = PortCaps { mac: OWN_MAC, mtu_bytes: 1500 };
         let (port, _) = Loopback::pair(caps, caps, 64);

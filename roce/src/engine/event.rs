@@ -10,9 +10,10 @@ pub enum Event {
     Completion(CqId),
     /// A completion queue overflowed; all queue pairs that use this completion queue went into error.
     CqError(CqId),
-    /// A queue pair went into error, because its completion queue overflowed, because the memory of a receive was not
-    /// writable, or because the memory of a READ or WRITE of the peer could not be accessed (memory fault). Except
-    /// after the overflow, a reliable connection sends a NAK with the code remote operational error.
+    /// A queue pair went into error, because its send or receive completion queue overflowed, because the memory to
+    /// which the scatter/gather list of a receive refers was not writable, or because a READ or WRITE of the peer
+    /// caused a memory fault. Except after the overflow, a reliable connection sends a NAK with the code remote
+    /// operational error.
     QpFatal(Qpn),
     /// A queue pair sent a NAK with the code invalid request and went into error.
     QpRequestError(Qpn),

@@ -15,7 +15,7 @@ pub const TX_BUDGET_PKTS: u32 = 64;
 
 /// Above this number of queue pairs, the state of a queue pair is probably in no cache when a packet needs the state.
 /// Therefore `ingress` prefetches the queue pairs of a received burst, `egress` prefetches queue pairs that transmit
-/// soon, and the flags of queue pairs with a doorbell are prefetched before these queue pairs are scheduled.
+/// soon, and `Engine::answer_doorbells` prefetches the bytes `Qp::SCHEDULE` of queue pairs whose doorbell is set.
 pub const CACHED_QPS: usize = 512;
 
 /// A queue pair is prefetched when this number of scheduled queue pairs precede it in the order of transmission.
@@ -51,9 +51,9 @@ pub(crate) const FLUSH_NANOS: u64 = 1_000_000;
 /// Largest number of work requests that one poll flushes from each of the two queues of a queue pair.
 pub(crate) const FLUSHED_WRS_PER_QP: usize = 32;
 
-/// Largest number of address handles that a queue pair uses at a time. The table of an engine has room for one address
-/// handle of each queue pair and for those that applications create, so no transition of a queue pair fails for lack of
-/// an address handle.
+/// Largest number of address handles that a queue pair uses at a time. The table `Engine::address_handles` has room for
+/// one address handle of each queue pair and for the address handles that applications create, so no transition of a
+/// queue pair fails for lack of an address handle.
 pub(crate) const ADDRESS_HANDLES_PER_QP: usize = 1;
 
 /// Largest number of address handles whose MAC one poll updates from a changed neighbour cache.

@@ -83,7 +83,8 @@ use timers::Timers;
 /// Configuration of an engine.
 #[derive(Clone, Debug)]
 pub struct EngineConfig {
-    /// Seed of the generator of keys, QPNs and first PSNs. The seed must be random, except in simulations and tests.
+    /// Seed of the generator of QPNs and first PSNs; [`Engine::new`] computes the seed of the generator of keys from
+    /// this seed. The seed must be random, except in simulations and tests.
     pub seed: [u8; 32],
     /// Largest numbers of objects (for example, queue pairs), and of bytes of the reorder buffers.
     pub limits: DeviceLimits,
@@ -122,8 +123,8 @@ impl EngineConfig {
 pub struct Progress {
     /// Frames received, including dropped frames.
     pub rx_frames: usize,
-    /// Sum of three counts: RoCE packets sent; local operations executed; CNPs that were due and were discarded. ARP,
-    /// neighbour discovery and ICMP frames are not counted.
+    /// Sum of three counts: RoCE packets sent; local operations executed; due CNPs discarded, because their queue pairs
+    /// were destroyed or left RTR, RTS, SQD and SQE. ARP, neighbour discovery and ICMP frames are not counted.
     pub tx_pkts: u32,
     /// Whether the bounds of one poll left work undone; if so, the next poll is due at once.
     pub more: bool,

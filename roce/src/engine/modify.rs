@@ -1,5 +1,5 @@
-//! Modifies queue pairs (IBA 11.2.5.2): checks the transition and the ranges of values, resolves the address vector,
-//! and applies the change.
+//! Modifies queue pairs (IBA 11.2.5.2): checks the transition and the ranges of values, creates the address handle of a
+//! new address vector, and applies the change.
 
 use super::address_handle::{AddressHandle, AddressHandleId, AddressHandles, AddressKey};
 use super::limits::{FLUSHED_WRS_PER_QP, FOLLOWED_ADDRESS_HANDLES_PER_POLL, MAX_RD_ATOMIC};

@@ -44,7 +44,7 @@ impl<P: Port> Engine<P> {
         let traffic_class = self.notifier.point.config().traffic_class();
         for sent in 0..CNPS_PER_POLL {
             let Some(&slot) = self.notifier.due.front() else { return sent };
-            // A queue pair that was destroyed, or is no longer in RTR, RTS, SQD or SQE, sends no CNP.
+            // If the queue pair was destroyed, or is no longer in RTR, RTS, SQD or SQE, the due CNP is discarded.
             if let Some(qp) = self.qps.at_mut(slot).filter(|qp| qp.cnp_due)
                 && let Some(connection) = qp.connection.as_mut().filter(|_| qp.state.receives())
                 && let Some(handle) = self.address_handles.get(connection.address_handle)

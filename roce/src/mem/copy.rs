@@ -1,7 +1,8 @@
 //! Only this module and `fault`, which contains the copy routines, access registered memory.
 //!
 //! The application may read and write registered memory while the engine copies, so a Rust slice of registered memory
-//! would be unsound. Therefore this module only copies bytes between registered memory and frames.
+//! would be unsound. Therefore this module only copies bytes from registered memory to slices of other memory (for
+//! example, frames), and from such slices to registered memory.
 #![allow(unsafe_code)]
 
 use std::alloc::{Layout, alloc_zeroed, dealloc, handle_alloc_error};

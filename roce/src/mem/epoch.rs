@@ -1,6 +1,6 @@
 //! Epochs: an engine is inside its epoch while it may use memory regions. `Epochs::wait` returns when each engine that
-//! was inside its epoch has left this epoch. Then no engine uses a region that was removed from the table before
-//! `wait`, and the region can be freed.
+//! was inside its epoch has left this epoch. Then no engine uses a region that was removed from the `MemoryTable`
+//! before `wait`, and the region can be freed.
 //!
 //! ```text
 //!   engine       enter: count becomes odd  -> loads pointers, uses regions ->  leave: count becomes even
@@ -45,7 +45,7 @@ impl Epoch {
     }
 }
 
-/// The epochs of all engines that use a table.
+/// The epochs of all engines that use a `MemoryTable`.
 #[derive(Debug)]
 pub(super) struct Epochs(Mutex<Vec<Arc<Epoch>>>);
 

@@ -33,12 +33,13 @@ counters! {
         wrong_vlan,
         /// Frames in which another station claims an IP address or the Ethernet address of this port.
         address_conflicts,
-        /// Claims whose Ethernet address differs from the address in use for the neighbour.
+        /// Claims whose Ethernet address differs from the Ethernet address in use for the neighbour.
         moves_claimed,
-        /// Verifications that a claim (`moves_claimed`) started and that ended with a reply from the address in use.
+        /// Verifications that a claim (`moves_claimed`) started and that ended with a reply from the Ethernet address
+        /// in use.
         moves_refuted,
-        /// Replacements of a neighbour's Ethernet address, because another address replied and the old address did not
-        /// reply.
+        /// Replacements of a neighbour's Ethernet address, because another Ethernet address replied and the previous
+        /// Ethernet address did not reply.
         moves_followed,
         /// Queries and echo requests dropped by the rate limit of their source, or because the reply queue was full.
         rate_limited,

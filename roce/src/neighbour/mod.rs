@@ -91,8 +91,8 @@ impl NeighbourConfig {
     /// Returns the GID table of the port.
     ///
     /// # Errors
-    /// [`GidError`] if an IP address, a prefix length or the VLAN is not valid, or if one address is given with
-    /// different prefix lengths.
+    /// [`GidError`] if an IP address, a prefix length or the VLAN is not valid, if one address is given with different
+    /// prefix lengths, or if the GID table has no room for all addresses.
     pub fn gid_table(&self) -> Result<GidTable, GidError> {
         let mut gids = GidTable::on_vlan(self.mac, self.vlan)?;
         for &(ip, prefix_bits) in &self.gids {

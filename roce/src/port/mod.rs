@@ -55,8 +55,9 @@ pub const PHANTOM_ICRC: u32 = 0;
 ///   turn, the port of this engine must be `Send`; a port used by only one thread, such as a simulated port, need not
 ///   be `Send`. No method blocks.
 /// * A received frame is one contiguous run of bytes, and belongs to the caller until the caller drops the `Frame`.
-/// * The next `tx_flush` sends every buffer that `tx_reserve` has returned and `tx_cancel` has not cancelled, in order.
-///   The caller must fill these buffers completely. The initial contents of a buffer are unspecified.
+/// * The next `tx_flush` sends every buffer that `tx_reserve` has returned and `tx_cancel` has not cancelled, in the
+///   order of the `tx_reserve` calls. The caller must fill these buffers completely. The initial contents of a buffer
+///   are unspecified.
 /// * A port may lose frames. Only a decorator with impairments changes or duplicates frames.
 pub trait Port {
     /// A received frame, from the Ethernet destination address to the last byte before the FCS.
@@ -77,8 +78,8 @@ pub trait Port {
     /// later poll, after a flush.
     fn tx_reserve(&mut self, len_bytes: usize) -> Option<&mut [u8]>;
 
-    /// Cancels the last reservation: its buffer is not sent. `tx_reserve` must have returned the buffer, and no other
-    /// method may have been called since.
+    /// Cancels the transmit buffer that the last `tx_reserve` returned: this buffer is not sent. This `tx_reserve` must
+    /// have returned a buffer, and no other method may have been called since.
     fn tx_cancel(&mut self);
 
     /// Sends all buffers reserved since the last flush.

@@ -26,7 +26,7 @@ pub(crate) struct PortFull;
 /// Reason for not sending a packet with payload.
 pub(crate) enum NotSent {
     PortFull,
-    /// The memory of the payload cannot be read.
+    /// The memory that contains the payload cannot be read.
     BadMemory,
 }
 

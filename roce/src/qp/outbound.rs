@@ -13,7 +13,7 @@ use crate::wire::{Deth, FrameParts, PacketSpec, RecvEth};
 enum Payload<'a> {
     /// One contiguous range.
     One(Span<'a>),
-    /// A range of a scatter/gather list of several entries.
+    /// The registered memory that several scatter/gather entries name.
     Several(Lists<'a>),
 }
 
@@ -60,8 +60,8 @@ pub(crate) fn send_segment<P: Port>(
     })
 }
 
-/// Copies `out.len()` bytes of a scatter/gather list of several entries to `out`, from byte `offset` of the list on.
-/// The caller has checked this range. Not inlined, so that the code for a list of one entry stays short.
+/// Copies bytes of the registered memory that `list` names, from byte `offset` on, to `out`, until `out` is full. The
+/// caller has checked these bytes. Not inlined, so that the code for a scatter/gather list of one entry stays short.
 #[inline(never)]
 fn gather(lists: &mut Lists<'_>, list: &SgList, offset: u32, out: &mut [u8]) -> Result<(), MemoryFault> {
     lists.gather(list, offset, out).map_err(|_| MemoryFault)

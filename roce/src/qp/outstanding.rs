@@ -8,7 +8,7 @@
 //! ```
 //! A work request is assigned PSNs just before its first packet is sent. The PSNs stay assigned until the work request
 //! completes. A local operation is assigned a span of 0 PSNs when the local operation is executed. Because una is never
-//! below the first PSN of the oldest work request, an assigned local operation completes as soon as it is the oldest.
+//! below the first PSN of the oldest work request, an executed local operation completes as soon as it is the oldest.
 
 use super::segment::packets_in;
 use crate::prefetch::prefetch;
@@ -49,13 +49,13 @@ struct Assignment {
     receives_before: u32,
 }
 
-/// Send work requests not yet completed: first the assigned work requests, then the posted work requests that are not
-/// yet assigned.
+/// Send work requests not yet completed: first the work requests with assigned PSNs (0 PSNs for an executed local
+/// operation), then the posted work requests without assigned PSNs.
 pub(crate) struct Outstanding {
     queue: SendQueue,
-    /// One entry for each assigned work request, indexed by the position of the work request (see `position`). The
-    /// array is short at first, so that an idle queue pair takes little memory, and doubles when all entries are in
-    /// use.
+    /// One entry for each work request with assigned PSNs, indexed by the position of the work request (see
+    /// `position`). The array is short at first, so that an idle queue pair takes little memory, and doubles when all
+    /// entries are in use.
     assignments: CircularArray<Assignment>,
     /// Position of the oldest work request; incremented when a work request completes. Positions number all work
     /// requests posted to the send queue, in order, modulo 2^32.
@@ -65,8 +65,8 @@ pub(crate) struct Outstanding {
     end: Psn,
     /// Number of receives of the peer consumed by all messages that were ever assigned PSNs, modulo 2^32.
     receives: u32,
-    /// Position (see `position`) of the work request assigned or found last. `find` starts at this position, because
-    /// PSNs are mostly looked up in order.
+    /// Position (see `position`) of the work request to which PSNs were assigned last, or that `find` found last.
+    /// `find` starts at this position, because PSNs are mostly looked up in order.
     cursor: u32,
     /// Maximum number of responses of one READ request. A READ with more responses needs several READ requests.
     read_pkts_max: u32,
@@ -90,8 +90,8 @@ impl Outstanding {
         }
     }
 
-    /// Sets the first PSN, and the maximum number of responses of one READ request. No work request may be
-    /// assigned yet.
+    /// Sets the first PSN, and the maximum number of responses of one READ request. No PSN may be assigned
+    /// to a work request yet.
     pub(crate) fn start(&mut self, first: Psn, read_pkts_max: u32) {
         debug_assert_eq!(self.assigned, 0);
         self.end = first;
@@ -135,7 +135,7 @@ impl Outstanding {
         self.assigned == 0 && self.queue.get(0).is_none()
     }
 
-    /// Prefetches the entry of the work request that is assigned next.
+    /// Prefetches the entry in `assignments` of the work request to which PSNs are assigned next.
     #[inline]
     pub(crate) fn prefetch_next(&self) {
         let entry = self.assignments.at(self.position.wrapping_add(self.assigned));
@@ -152,7 +152,7 @@ impl Outstanding {
         self.end
     }
 
-    /// Returns the number of assigned work requests: work requests with PSNs, and executed local operations.
+    /// Returns the number of work requests with assigned PSNs, including executed local operations (0 PSNs).
     #[inline]
     pub(crate) fn assigned(&self) -> u32 {
         self.assigned
@@ -263,7 +263,7 @@ impl Outstanding {
     }
 
     /// Returns the recv WQE sequence number of the work request `index` positions after the oldest: the number of the
-    /// peer's receives that earlier messages consume, modulo 2^32. The work request must be assigned.
+    /// peer's receives that earlier messages consume, modulo 2^32. `index` must be below `assigned`.
     #[inline]
     pub(crate) fn receives_before(&self, index: u32) -> u32 {
         self.assignments.at(self.position.wrapping_add(index)).receives_before
@@ -288,7 +288,7 @@ impl Outstanding {
         self.position.wrapping_add(index)
     }
 
-    /// Removes and returns the oldest work request, assigned or not.
+    /// Removes and returns the oldest work request, with or without assigned PSNs.
     pub(crate) fn pop(&mut self) -> Option<SendWqe> {
         let Some(span) = self.oldest() else {
             let wqe = self.queue.release_oldest()?;

@@ -25,7 +25,7 @@ struct Wr {
     wr_id: u64,
     packets: u32,
     is_read: bool,
-    /// Number of PSNs assigned to earlier work requests; `None` until this work request is assigned.
+    /// Number of PSNs assigned to earlier work requests; `None` until PSNs are assigned to this work request.
     first: Option<u32>,
 }
 
@@ -38,8 +38,8 @@ enum Step {
     Assign,
     /// Acknowledges `.0` / 256 of the unacknowledged PSNs.
     Ack(u32),
-    /// Looks up the PSN at `.0` / 256 of the assigned PSNs. Also looks up the first PSN of each assigned work request,
-    /// and the PSN after its last PSN.
+    /// Looks up the PSN at `.0` / 256 of the assigned PSNs. Also looks up the first PSN of each work request with
+    /// assigned PSNs, and the PSN after the last PSN of this work request.
     Find(u32),
 }
 

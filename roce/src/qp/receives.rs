@@ -74,8 +74,8 @@ impl Receives {
         }
     }
 
-    /// Returns access to the memory of the scatter/gather lists of the receives. `pd`: protection domain of the queue
-    /// pair.
+    /// Returns access to the registered memory that the scatter/gather lists of the receives name. `pd`: protection
+    /// domain of the queue pair.
     #[inline]
     pub(crate) fn lists<'a>(&'a mut self, memory: &'a MemoryView, pd: PdId) -> Lists<'a> {
         match self {

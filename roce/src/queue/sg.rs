@@ -1,5 +1,5 @@
-//! Copies between frames and the memory of scatter/gather lists. `scatter` checks the whole range before the first
-//! copy, so that memory is unchanged after an error other than [`MemoryError::Fault`].
+//! Copies between frames and the registered memory that scatter/gather lists name. `scatter` checks the whole range
+//! before the first copy, so that this memory is unchanged after an error other than [`MemoryError::Fault`].
 
 use super::ring::Consumer;
 use super::wqe::{SgList, Sge};
@@ -26,15 +26,15 @@ impl RestSges<'_> {
     }
 }
 
-/// Access to the memory of the scatter/gather lists of one send or receive queue.
+/// Access to the registered memory that the scatter/gather lists of one send or receive queue name.
 pub(crate) struct Lists<'a> {
     pub memory: &'a MemoryView,
     pub pd: PdId,
     pub rest: RestSges<'a>,
 }
 
-/// Returns the memory of bytes `offset..offset+len_bytes` of a list of at most one entry; `None` if the list has more
-/// entries or does not contain the range. Most lists have one entry, and need no iteration.
+/// Returns bytes `offset..offset+len_bytes` of the registered memory that `list` names; `None` if `list` has more than
+/// one entry, or is shorter. Most scatter/gather lists have one entry, and need no iteration.
 #[inline]
 pub(crate) fn open_one<'a>(
     memory: &'a MemoryView,
@@ -49,7 +49,8 @@ pub(crate) fn open_one<'a>(
 }
 
 impl Lists<'_> {
-    /// Checks that the memory regions of all bytes `offset..offset+len_bytes` of `list` grant `access`.
+    /// Checks that the memory regions of bytes `offset..offset+len_bytes`, among the bytes that `list` names, grant
+    /// `access`.
     #[inline]
     pub(crate) fn check(
         &mut self,
@@ -67,7 +68,7 @@ impl Lists<'_> {
         )
     }
 
-    /// Copies bytes of `list` to `out`, starting at byte `offset` of the list, until `out` is full.
+    /// Copies bytes of the registered memory that `list` names, from byte `offset` on, to `out`, until `out` is full.
     #[inline]
     pub(crate) fn gather(
         &mut self,
@@ -91,8 +92,8 @@ impl Lists<'_> {
         )
     }
 
-    /// Copies `bytes` to the memory of `list`, from byte `offset` of the list on. After
-    /// [`MemoryError::Fault`] a part of the bytes may have been copied; after another error, no byte.
+    /// Copies `bytes` to the registered memory that `list` names, from byte `offset` of this memory on. After
+    /// [`MemoryError::Fault`] a part of `bytes` may have been copied; after another error, no byte.
     #[inline]
     pub(crate) fn scatter(
         &mut self,

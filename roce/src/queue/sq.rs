@@ -107,8 +107,8 @@ impl SendPoster {
         })
     }
 
-    /// Replaces the payload, or the scatter list, of the work request staged last. After an error the work request has
-    /// no payload.
+    /// Replaces the payload, or the scatter list of a READ, of the work request staged last. After an error the
+    /// scatter/gather list of the work request is empty.
     #[inline(always)] // See `SendPoster::stage`.
     pub fn set_data(&mut self, data: SendData<'_>) -> Result<(), PostError> {
         let wqe = self.work.last_staged().ok_or(PostError::NoneStaged)?;
@@ -134,9 +134,9 @@ impl SendPoster {
     }
 
     /// Stages the entries of `data`, or copies the bytes of `data` to the inline memory. Then calls the function
-    /// `queue` with the list; the second argument is true if the bytes are in the inline memory. Requires that the send
-    /// queue has room for the work request. `is_checked`: whether [`SendPoster::check_special`] has checked the
-    /// operation `op` and `data`.
+    /// `queue`: the second argument is true if the bytes are in the inline memory, and the third argument is the
+    /// scatter/gather list of these entries or bytes. Requires that the send queue has room for the work request.
+    /// `is_checked`: whether [`SendPoster::check_special`] has checked the operation `op` and `data`.
     #[inline(always)] // See `SendPoster::stage`.
     fn with_list(
         &mut self,
@@ -190,7 +190,7 @@ impl SendPoster {
         }
     }
 
-    /// Empties the list of the work request staged last.
+    /// Empties the scatter/gather list of the work request staged last.
     #[cold]
     fn unstage_data(&mut self) {
         let Some(wqe) = self.work.last_staged() else { return };

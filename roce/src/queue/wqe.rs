@@ -236,8 +236,8 @@ pub(crate) struct SgList {
 }
 
 impl SgList {
-    /// Creates the list of `sges`, of `len_bytes` bytes. The entries after the first are at `rest_position` and the
-    /// following positions of the ring.
+    /// Creates the scatter/gather list of `sges`. `len_bytes`: length of all entries together. The entries after the
+    /// first are at `rest_position` and the following positions of the ring of entries.
     #[inline]
     pub(super) fn new(sges: &[Sge], rest_position: u32, len_bytes: u32) -> SgList {
         let first = sges.first().copied().unwrap_or_default();
@@ -254,8 +254,8 @@ impl SgList {
         self.count <= 1
     }
 
-    /// Returns the memory of bytes `offset..offset+len_bytes` of the list; `None` if the list has more than one entry
-    /// or does not contain the range.
+    /// Returns an entry that names bytes `offset..offset+len_bytes` of the memory that this scatter/gather list names;
+    /// `None` if this list has more than one entry, or is shorter.
     #[inline]
     pub(super) fn one_piece(&self, offset: u32, len_bytes: u32) -> Option<Sge> {
         let fits = self.is_one_entry() && len_bytes <= self.len_bytes.checked_sub(offset)?;
@@ -278,9 +278,10 @@ impl SgList {
         SgList { rest_position: 0, ..self }
     }
 
-    /// Calls `piece` for each contiguous memory range of bytes `offset..offset+len_bytes` of the list, in order, until
-    /// a call fails. Bytes beyond the end of the list are ignored. `rest` returns the entry at a position: a position
-    /// of the queue's ring of entries, or an index of the entries copied from an SRQ.
+    /// Calls `piece` with an entry for each contiguous range of bytes `offset..offset+len_bytes` of the memory that this
+    /// scatter/gather list names, in order, until a call of `piece` fails. Bytes beyond the end of this list are
+    /// ignored. `rest` returns the entry at a position: a position of the queue's ring of entries, or an index of the
+    /// entries copied from an SRQ.
     #[inline]
     pub(super) fn pieces<E>(
         &self,

@@ -137,7 +137,7 @@ impl GoBackN {
 
     /// If `lost_end` is below `max_sent`: moves `next` past received READ responses, and from `lost_end` to `max_sent`.
     /// If `lost_end` is `max_sent`, as after a timeout: does nothing, so that received READ responses are requested,
-    /// too. A duplicate of such a READ response then shows the loss of retransmissions with lower PSNs.
+    /// too. A duplicate of such a READ response then shows that retransmitted READ responses with lower PSNs were lost.
     #[cold]
     #[inline(never)]
     fn skip_received(&mut self) {

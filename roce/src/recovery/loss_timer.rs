@@ -7,7 +7,8 @@
 //!   PTO                     retransmit the last packet     retransmit the oldest packet
 //!   2 PTO, 4 PTO, ..        retransmit the oldest packet   retransmit the oldest packet
 //!   2 PTO, .. if >= RTO     both: retransmit the oldest packet, and report a loss to congestion control
-//!   local ACK timeout       both: use up a retry and retransmit; if no retry is left, fail the work request
+//!   local ACK timeout       both: use up a retry, and retransmit as after a PTO; if no retry is left, fail the oldest
+//!                           work request instead
 //! ```
 
 use super::events::{Answers, RecoveryResult, Requests};

@@ -60,7 +60,7 @@ impl OutOfOrderSet {
         self.buffered.capacity() / 32
     }
 
-    /// Returns the bitmap of a SACK without zero words at its end: bit `i` of word `w` is PSN
+    /// Returns the bitmap of a SACK, without the zero words at the end of the bitmap: bit `i` of word `w` is PSN
     /// `expected + 1 + 32 w + i`.
     pub(crate) fn words(&self, expected: Psn) -> impl ExactSizeIterator<Item = u32> + '_ {
         // The last bit of a full bitmap is masked, because its PSN has the same bit in the set as `expected`.

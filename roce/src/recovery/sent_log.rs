@@ -611,7 +611,7 @@ impl SentLog {
             PsnSpace::Request => (executed, self.sent()),
         };
         // Above the highest retransmitted PSN, transmission numbers rise with PSNs. Therefore the scan ends at the
-        // first packet above the highest retransmitted PSN that remains in flight.
+        // first packet that is above the highest retransmitted PSN and remains in flight.
         let last = self.retransmitted.last_in(self.una, to);
         let ordered_from = last.map_or(0, |psn| psn.distance_from(self.una) + 1);
         let (mut newly, mut oldest, mut at) = (0, self.next_number, from);

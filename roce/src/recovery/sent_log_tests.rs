@@ -59,8 +59,9 @@ struct Model {
     /// Transmission number and PSN of one response: the response with the highest transmission number among the
     /// retransmitted responses received since the last `detect` for responses.
     retransmission_acked: Option<(u64, u32)>,
-    /// Highest PSN of the latest doubtful ACK, and `largest_acked[0]` before this ACK. An ACK is doubtful if the ACK
-    /// raises `largest_acked[0]`, and if the highest PSN of the ACK is newly acknowledged and was retransmitted.
+    /// Highest PSN that the latest doubtful ACK reported as executed, and `largest_acked[0]` before this ACK. An ACK is
+    /// doubtful if the ACK raises `largest_acked[0]`, and if the highest PSN that the ACK reports as executed is newly
+    /// acknowledged and was retransmitted.
     doubtful: Option<(u32, (u64, u32))>,
     executed_number: u64,
     executed: u32,

@@ -15,7 +15,8 @@ pub struct Bth {
     pub opcode: Opcode,
     /// Solicited event (SE): the message's completion at the responder is a solicited event.
     pub solicited: bool,
-    /// MigReq, the automatic path migration state: 1 if migrated, or if the sender has no path migration.
+    /// MigReq, the state of automatic path migration: 1 if the queue pair that sends the packet has migrated, or has no
+    /// path migration.
     pub mig_req: bool,
     /// Pad bytes after the payload, 0 to 3.
     pub pad_bytes: u8,

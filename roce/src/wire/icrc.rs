@@ -204,7 +204,8 @@ const fn before_each() -> [[u32; 256]; V6_LEN] {
 }
 
 /// Offsets, from the start of the IP header, of the bytes that the ICRC covers and that differ between packets of a
-/// [`super::HeaderTemplate`]: lengths, identification, opcode, flags, AckReq, PSN.
+/// [`super::HeaderTemplate`]: IP length, IPv4 identification, UDP length, and of the base transport header the opcode,
+/// the flags byte, the AckReq byte and the PSN.
 const V4_VARYING: [usize; 12] = [2, 3, 4, 5, 24, 25, 28, 29, 36, 37, 38, 39];
 const V6_VARYING: [usize; 10] = [4, 5, 44, 45, 48, 49, 56, 57, 58, 59];
 

@@ -18,7 +18,7 @@ pub enum Transport {
     Xrc,
     /// Congestion notification packet, which belongs to no transport service.
     Cnp,
-    /// Manufacturer-specific opcodes, 0xC0 to 0xFF (IBA 9.2.1); sent only to peers that agreed to selective repeat.
+    /// Manufacturer-specific opcodes, 0xC0 to 0xFF (IBA 9.2.1); sent only by queue pairs that use selective repeat.
     Manufacturer,
 }
 
@@ -416,8 +416,8 @@ opcodes! {
     0xB6 XRC_SEND_LAST_WITH_INVALIDATE     "XRC SEND LAST WITH INVALIDATE"          Xrc Send              Last    [XrcEth Ieth]       Data
     0xB7 XRC_SEND_ONLY_WITH_INVALIDATE     "XRC SEND ONLY WITH INVALIDATE"          Xrc Send              Only    [XrcEth Ieth]       Data
 
-    // Opcodes 0xC0 to 0xFF are manufacturer-specific (IBA 9.2.1). Packets with the opcodes below are sent only to a
-    // peer that has agreed to selective repeat.
+    // Opcodes 0xC0 to 0xFF are manufacturer-specific (IBA 9.2.1). Packets with the opcodes below are sent only by
+    // queue pairs that use selective repeat.
     0xC0 RC_SELECTIVE_ACKNOWLEDGE          "RC SELECTIVE ACKNOWLEDGE" Manufacturer SelectiveAcknowledge Only [Aeth SackEth]      Data
     0xE0 RC_NUMBERED_SEND_FIRST            "RC NUMBERED SEND FIRST" Manufacturer Send              First   [RecvEth]           Data
     0xE1 RC_NUMBERED_SEND_MIDDLE           "RC NUMBERED SEND MIDDLE" Manufacturer Send              Middle  [RecvEth]           Data

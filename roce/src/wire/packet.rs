@@ -376,8 +376,9 @@ const SHORTEST_FRAME: usize = EthHeader::LEN + Ipv4Header::LEN + SHORTEST_UDP;
 const SHORTEST_UDP: usize = UdpHeader::LEN + Bth::LEN + ICRC_LEN;
 
 /// Returns the destination QPN of `frame` without a check that `frame` is a RoCE v2 packet; `None` if the frame is too
-/// short. If `frame` was received, callers must use the unchecked QPN only to prefetch state. If the engine of this
-/// process wrote `frame`, callers may use the QPN to select the frames that the port loops back.
+/// short. If `frame` was received, callers must use the unchecked QPN only to prefetch the queue pair and its table
+/// entry. If the engine of this process wrote `frame`, callers may use the QPN to select the frames that the port loops
+/// back.
 pub fn probable_dest_qp(frame: &[u8]) -> Option<Qpn> {
     let (eth, rest) = frame.split_first_chunk()?;
     let (ethertype, rest) = match EthHeader::parse(eth).ethertype {

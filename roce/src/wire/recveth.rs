@@ -1,4 +1,4 @@
-//! Receive extended transport header: not of the standard (docs/WIRE.md), sent only to a peer that has agreed to
+//! Receive extended transport header: not of the standard (docs/WIRE.md), sent only by queue pairs that use
 //! selective repeat. The header identifies the receive that a SEND consumes, and the position of the packet in the
 //! SEND. The responder can therefore place an out-of-order payload on arrival (IRN section 5.3, RFC 5041 section 5).
 //!

@@ -1,5 +1,5 @@
-//! Selective acknowledge extended transport header: not of the standard (docs/WIRE.md), sent only to a
-//! peer that has agreed to selective repeat.
+//! Selective acknowledge extended transport header: not of the standard (docs/WIRE.md), sent only by queue pairs that
+//! use selective repeat.
 //!
 //! ```text
 //!   byte 0                                bytes 1..3

@@ -19,10 +19,10 @@ use super::interface::gateway_of;
 use super::netlink::{Netlink, RTNLGRP_NEIGH, Scope};
 use super::{Interface, KernelError};
 
-/// UDP destination port of the datagram that makes the kernel resolve a neighbour: discard (RFC 863).
+/// UDP destination port of the UDP datagram that makes the kernel resolve a neighbour: discard (RFC 863).
 const DISCARD_PORT: u16 = 9;
 
-/// Largest number of datagrams with notifications that one call of [`KernelNeighbours::due`] reads.
+/// Largest number of netlink datagrams (notifications of the kernel) that one call of [`KernelNeighbours::due`] reads.
 const CHANGES_PER_CALL: usize = 64;
 /// Largest number of destinations that one call of [`KernelNeighbours::due`] returns.
 const DUE_PER_CALL: usize = 32;
@@ -86,7 +86,7 @@ impl KernelNeighbours {
             Some((NeighbourState::Incomplete, _)) => Ok(Resolution::Pending),
             Some((NeighbourState::Stale, Some(mac))) => {
                 // The kernel verifies a stale entry only when the kernel sends a packet to the neighbour (RFC 4861
-                // section 7.3.3), so `provoke` sends a datagram. Meanwhile, the MAC is usable.
+                // section 7.3.3), so `provoke` sends a UDP datagram. Meanwhile, the MAC is usable.
                 self.provoke(ip)?;
                 Ok(Resolution::Known(mac))
             }
@@ -200,7 +200,8 @@ impl KernelNeighbours {
         match socket.send_to(&[], &target) {
             Ok(_) => Ok(()),
             Err(error) => match error.kind() {
-                // Errors with a transient cause are ignored: a tentative address, a full buffer or a changing route.
+                // Errors with a transient cause are ignored: a tentative address, a full send buffer of `socket`, a
+                // change of a route, or an interface that is down.
                 io::ErrorKind::NetworkUnreachable
                 | io::ErrorKind::HostUnreachable
                 | io::ErrorKind::AddrNotAvailable

@@ -56,8 +56,8 @@ impl Netlink {
         self.socket.as_fd()
     }
 
-    /// Returns the kernel's notifications since the last call, from at most `datagrams_max` datagrams. `None` if the
-    /// kernel dropped notifications, or a notification could not be parsed.
+    /// Returns the kernel's notifications since the last call, from at most `datagrams_max` netlink datagrams. `None`
+    /// if the kernel dropped notifications, or a notification could not be parsed.
     pub(super) fn changes(
         &mut self,
         datagrams_max: usize,

@@ -9,7 +9,7 @@ use super::Interface;
 const INTERFACES: &str = "/sys/class/net";
 
 /// Returns the speed of the link in Mbit/s. `None` if the driver reports no speed, or if /sys belongs to another
-/// network namespace, in which another interface may have this name.
+/// network namespace, in which another interface may have the name of `interface`.
 pub(crate) fn speed_mbps(interface: &Interface) -> Option<u32> {
     read(Path::new(INTERFACES), interface)
 }

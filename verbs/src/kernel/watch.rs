@@ -7,7 +7,7 @@ use netlink_packet_route::RouteNetlinkMessage;
 use super::netlink::{Netlink, RTNLGRP_LINK};
 use super::{Interface, KernelError};
 
-/// Largest number of datagrams with notifications that one call of [`InterfaceWatch::poll`] reads.
+/// Largest number of netlink datagrams (notifications of the kernel) that one call of [`InterfaceWatch::poll`] reads.
 const DATAGRAMS_PER_CALL: usize = 64;
 
 /// Change of an interface since the previous call of [`InterfaceWatch::poll`].

@@ -1,5 +1,6 @@
 //! Memory that the application owns. The memory is checked when it is registered. If the application unmaps registered
-//! memory, a copy by the engine fails, and the signal of the memory fault does not end the process.
+//! memory, a later access of the engine to this memory fails, and the signal of the memory fault does not end the
+//! process.
 
 mod maps;
 mod populate;

@@ -26,7 +26,7 @@ fn refuse(spec: &PortSpec, key: &'static str, reason: &'static str) -> OpenError
     OpenError::KeyDoesNotApply { kind: spec.kind.name(), key, reason }
 }
 
-/// Refuses keys that do not apply to this kind of port.
+/// Refuses keys of the port's name that do not apply to the port's kind.
 pub(crate) fn check_keys(spec: &PortSpec) -> Result<(), OpenError> {
     refuse_access_keys(spec)?;
     if spec.kind.is_kernel_interface() { refuse_interface_keys(spec) } else { Ok(()) }
@@ -93,8 +93,8 @@ pub(crate) fn interface_neighbour(kind: PortKind, interface: &Interface) -> Neig
     let link_local = IpAddr::from(interface.mac.link_local());
     NeighbourConfig {
         mac: interface.mac,
-        // The XDP program redirects every frame of its queue to the XDP socket. The kernel receives none of these
-        // frames, so the stack itself must answer ARP and neighbour discovery.
+        // The XDP program redirects every frame of one receive queue of the interface to the XDP socket. The kernel
+        // receives none of these frames, so the stack itself must answer ARP and neighbour discovery.
         mode: if kind == PortKind::AfXdp { Mode::Dedicated } else { Mode::Shared },
         gids: interface.addresses.iter().copied().filter(|(ip, _)| *ip != link_local).collect(),
         gateway_v4: interface.gateway_v4,

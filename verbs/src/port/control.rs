@@ -12,7 +12,7 @@ use crate::kernel::{Interface, speed_mbps};
 pub struct PortControl {
     port: EthPort,
     /// Whether the port is restarted while the link is down. True on a memif client, whose link comes up only after the
-    /// peer's process has started.
+    /// process that is the memif server has started.
     restarts: bool,
     restarted_at: Option<Instant>,
     /// Whether the network interface of the kernel is up and has a carrier; `None` on a port without such an interface.

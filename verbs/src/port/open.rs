@@ -94,8 +94,9 @@ pub fn open(spec: &PortSpec, eal: &EalConfig, qpn_prefix: QpnPrefix) -> Result<O
     }
 }
 
-/// Leases QPNs of `interface` for a port. A port on XDP sockets receives all frames of its queue, so it leases all
-/// QPNs: no other process can have the interface open meanwhile.
+/// Leases QPNs of `interface` for a port. A port on an XDP socket receives all frames of one receive queue of the
+/// interface. Such a port therefore leases all QPNs: while the port is open, no other process can open a port on the
+/// interface.
 fn lease(spec: &PortSpec, interface: &Interface, qpn_prefix: QpnPrefix) -> Result<Lease, OpenError> {
     if spec.kind != PortKind::AfXdp {
         let is_given = qpn_prefix.bits() != 0;

@@ -70,14 +70,14 @@ pub struct PortSpec {
     pub target: String,
     /// IP addresses of the port, each with its prefix length in bits.
     pub ips: Vec<(IpAddr, u8)>,
-    /// Gateway to destinations off the link. Refused on af_packet and af_xdp: af_packet ports use the kernel's routes, and
-    /// af_xdp ports the gateways of the kernel's default routes.
+    /// Gateway to destinations off the link. Refused on af_packet and af_xdp: af_packet ports use the kernel's routes,
+    /// and af_xdp ports the gateways of the kernel's default routes.
     pub gateway: Option<IpAddr>,
     /// MAC of the port; `None`: the MAC of the device or, on a tap, the MAC of the device with its lowest bit inverted,
     /// because the kernel's tap interface has the MAC of the device.
     pub mac: Option<Mac>,
-    /// VLAN identifier, 1 to 4094: the port sends frames with this tag, and receives only frames with this tag. `None`:
-    /// no VLAN.
+    /// VLAN identifier, 1 to 4094: the port sends frames with a VLAN tag that has this identifier, and receives only
+    /// frames with such a tag. `None`: no VLAN.
     pub vlan: Option<u16>,
     /// Largest IP packet, in bytes: at most the size of a packet buffer less 64 bytes and, on af_packet and af_xdp
     /// ports, at most the MTU of the interface. `None`: on pci and tap ports the MTU of the device, on other ports the

@@ -80,8 +80,8 @@ pub fn read_all() -> Found {
         for path in sockets(&directory, PREFIX) {
             read_socket(path, owner, |_| true, &mut found);
         }
-        // Root does not remove sockets in directories of other users: if the owner replaces the directory by a link
-        // after the check of `to_read`, root would remove a socket elsewhere.
+        // Root does not remove sockets in directories of other users: if the owner replaces the directory by a
+        // symbolic link after the check of `to_read`, root would remove a socket elsewhere.
         if owner == user.uid {
             remove_left(&directory);
         }

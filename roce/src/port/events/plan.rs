@@ -7,7 +7,7 @@ pub(crate) const EVENTS_MAX: usize = 256;
 /// Largest number of connections on which events can act; equal to the limit of `roce perf -q`.
 pub(crate) const CONNECTIONS_MAX: u32 = 4096;
 
-/// The queue pair whose packets an event matches.
+/// The destination queue pair of the packets that an event matches.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum EventQp {
     /// Number of the connection, from 1, in the order in which the port sends the first packets of its connections.
@@ -41,7 +41,7 @@ impl EventPsn {
 /// to the packet at which the count becomes `pass`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PacketEvent {
-    /// Queue pair of the packet.
+    /// Destination queue pair of the packet.
     pub qp: EventQp,
     /// PSN space of the packet: requests, or responses.
     pub space: PsnSpace,

@@ -17,7 +17,7 @@ pub(crate) enum Refusal {
     Invalid(NakCode),
     /// The message is longer than its receive.
     TooLong,
-    /// The memory of the receive cannot be written.
+    /// The memory that the scatter list of the receive names cannot be written.
     BadReceive,
     /// No receive is posted.
     NotReady,

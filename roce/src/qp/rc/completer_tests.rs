@@ -150,13 +150,14 @@ enum Event {
     Kept(i32, i32),
     /// Selective repeat: all requests below this index are executed.
     Executed(i32),
-    /// Selective repeat: a SACK with this PSN.
+    /// Selective repeat: a SACK; its PSN has this index.
     Sack(i32),
-    /// Selective repeat: a READ response with this PSN, and the PSN after the last response to its READ request.
+    /// Selective repeat: a READ response, as the index of its PSN, and the index after the last response to its READ
+    /// request.
     Response(i32, i32),
-    /// Selective repeat: a duplicate READ response with this PSN.
+    /// Selective repeat: a duplicate READ response; its PSN has this index.
     Duplicate(i32),
-    /// RNR NAK with this PSN, and its wait in microseconds.
+    /// RNR NAK, as the index of its PSN, and its RNR wait in microseconds.
     Rnr(i32, u64),
     Failed(i32, WcStatus),
 }

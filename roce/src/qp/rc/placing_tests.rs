@@ -183,8 +183,8 @@ fn a_placed_packet_is_recorded_or_marked() {
     }
 }
 
-/// Rows: indices of placed WRITE MIDDLEs; indices of other placed packets; number of consecutive placed WRITE MIDDLEs
-/// from index 1 on.
+/// Rows: PSNs of placed WRITE MIDDLEs; PSNs of other placed packets; number of consecutive placed WRITE MIDDLEs from
+/// PSN 1 on.
 const RUNS: &[(&[i32], &[i32], u32)] = &[
     (&[], &[], 0),
     (&[1], &[], 1),
@@ -241,7 +241,7 @@ enum Disposition {
 use Disposition::{Buffered, Placed};
 
 /// Columns: name; scheme; receives posted (region, length in bytes); packets executed; the out-of-order packet; whether
-/// this packet is placed or buffered; offset in memory of a byte that only placement of this packet changes.
+/// this packet is placed or buffered; offset from address `VA` of a byte that only placement of this packet changes.
 type Arrival =
     (&'static str, RecoveryScheme, &'static [(RKey, u32)], &'static [Pkt], Pkt, Disposition, usize);
 
@@ -312,8 +312,8 @@ fn payload_is_placed_where_its_memory_is_known() {
     }
 }
 
-/// Rows: name; scheme; packets received, the last of which closes the gap below the other packets; NAK sent. The placed
-/// packets are checked at execution, after the gap has closed.
+/// Rows: name; scheme; packets received, the last of which closes the gap below the other packets; NAK sent. The
+/// responder checks placed packets at execution, after the gap has closed.
 #[rustfmt::skip]
 const EXECUTIONS: &[(&str, RecoveryScheme, &[Pkt], Option<NakCode>)] = &[
     ("WRITEs", IMPROVED, &[only(1, 16), only(2, 16), only(0, 16)], None),

@@ -36,7 +36,7 @@ type Row = (&'static str, Option<usize>, &'static [Step], &'static [i32]);
 
 const OK: Result<(), NotQueued> = Ok(());
 
-/// Returns the RETH of a READ of `count` responses from index `at` on; the address grows with the index.
+/// Returns the RETH of a READ of `count` responses, the first with PSN `at`; the address grows with `at`.
 fn reth(at: i32, count: u32) -> Reth {
     let va = 0x10_0000u64.wrapping_add_signed(i64::from(at) * i64::from(MTU_BYTES));
     Reth { va, rkey: RKey(1), len_bytes: count * MTU_BYTES }

@@ -62,8 +62,8 @@ impl RequesterConfig {
     }
 }
 
-/// A work request that cannot be sent: its memory cannot be read, or it is a READ and `max_rd_atomic` is 0, or it is a
-/// local operation that failed.
+/// A work request that cannot be sent: its payload cannot be read from registered memory, or it is a READ and
+/// `max_rd_atomic` is 0, or it is a local operation that failed.
 #[derive(Clone, Copy, Debug)]
 struct LocalFault {
     position: u32,
@@ -241,8 +241,8 @@ impl Requester {
         }
     }
 
-    /// Returns the position of packet `psn`, which was sent or assigned before; `None` if the packet belongs to the
-    /// work request of `local_fault`, which cannot be sent. Lost packets of earlier work requests are still
+    /// Returns the position of packet `psn`, whose PSN is already assigned to a work request; `None` if this work
+    /// request is the one of `local_fault`, which cannot be sent. Lost packets of earlier work requests are still
     /// retransmitted.
     #[inline]
     fn find(&self, outstanding: &mut Outstanding, psn: Psn) -> Option<Place> {

@@ -46,7 +46,8 @@ pub(crate) struct OpenAh<'a> {
     pub template: &'a AddressTemplate,
     /// Protection domain of the address handle.
     pub pd: PdId,
-    /// Flow label of the address vector, 20 bits; 0: the UDP source port is derived from the QPNs.
+    /// Flow label of the address vector, 20 bits; 0: the UDP source port of a datagram is computed from the QPNs of its
+    /// sender and receiver.
     pub flow_label: u32,
 }
 

@@ -136,7 +136,7 @@ impl ReorderBuffer {
         }
     }
 
-    /// Returns header and body (extension headers and payload) of the buffered request of the expected PSN.
+    /// Returns `RequestHeader` and body (extension headers and payload) of the buffered request of the expected PSN.
     #[inline]
     pub(crate) fn buffered<'s>(
         &self,

@@ -209,8 +209,8 @@ fn memory_that_is_full_takes_no_request() {
     assert!(!Buffers::new(CELL_BYTES - 1, WINDOW_PKTS, 1).buffer(0, 1, 0, 0));
 }
 
-/// Columns: name; packets buffered (queue pair, PSN, length in bytes, time in nanoseconds); time of the check in
-/// nanoseconds; packets expired at this time (queue pair, PSN), in the order in which they are dropped.
+/// Columns: name; packets buffered (queue pair, PSN, length in bytes, time in nanoseconds); a later time in
+/// nanoseconds; packets that have expired at the later time (queue pair, PSN), in the order in which they are dropped.
 type Expiry = (&'static str, &'static [(usize, u32, usize, u64)], u64, &'static [(usize, u32)]);
 
 const LATER: u64 = REORDER_NANOS_MAX;

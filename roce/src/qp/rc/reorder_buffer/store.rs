@@ -67,8 +67,8 @@ struct Request {
 
 #[derive(Debug)]
 struct Segment {
-    /// Index of the next cell of the request, or of the next free cell. Apart from `requests`, so that the indices of
-    /// the cells of a long request are in few cache lines.
+    /// Index of the next cell of the request, or of the next free cell. Stored separately from `requests`, so that the
+    /// indices of the cells of a long request are in few cache lines.
     next: CircularArray<u32>,
     /// The request of which the cell is the first.
     requests: CircularArray<Option<Request>>,
@@ -251,7 +251,7 @@ impl ReorderStore {
         Some(first)
     }
 
-    /// Puts `count` cells that were never taken before in front of the free cells.
+    /// Puts `count` cells, which were never taken before, in front of the free cells.
     #[cold]
     fn grow(&mut self, count: u32) {
         let end = self.used + count;
