@@ -49,9 +49,9 @@ pub(crate) struct AckTime {
     pub rtt_min_nanos: u64,
 }
 
-/// Value of `rtt_min_nanos` before the first sample, in nanoseconds: half the range of `Transmission::sent_nanos`. An
-/// acknowledgement that arrives less than this time after the retransmission of a packet shows no loss, because the
-/// first transmission of this packet may have elicited the acknowledgement.
+/// Value of `rtt_min_nanos` before the first sample, in nanoseconds: half the range of `Transmission::sent_nanos`. If
+/// the acknowledgement of a retransmitted packet arrives less than `rtt_min_nanos` after the retransmission, no other
+/// packet becomes lost, because the first transmission may have elicited the acknowledgement.
 pub(crate) const RTT_UNKNOWN_NANOS: u64 = 1 << 31;
 
 #[derive(Clone, Debug)]
