@@ -97,7 +97,7 @@ pub(crate) struct Rest {
     reason: Reason,
 }
 
-/// The state while application threads have taken over the port.
+/// State of a background server while application threads have taken over the port.
 struct Watching {
     since: Instant,
     nap: Duration,

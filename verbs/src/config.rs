@@ -200,7 +200,7 @@ impl ProcessConfig {
         Ok(text)
     }
 
-    /// Draws a salt for the MACs of memif ports, if the configuration has none.
+    /// Draws a salt for the MACs of memif ports, if [`ProcessConfig::mac_salt`] is `None`.
     pub fn draw_mac_salt(&mut self) {
         let mut salt = [0; 4];
         // Without random numbers of the operating system the MACs stay unknown until the ports are opened.

@@ -75,9 +75,9 @@ pub enum OpenError {
     KeyDoesNotApply {
         /// Kind of port.
         kind: &'static str,
-        /// The key, without `=`.
+        /// The key in the port's name, without `=`.
         key: &'static str,
-        /// Reason why the key does not apply to this kind of port.
+        /// Reason why the key in the port's name does not apply to this kind of port.
         reason: &'static str,
     },
     /// The MTU in the port's name is larger than the port permits.
@@ -136,7 +136,7 @@ pub enum Error {
     /// A work request could not be posted.
     #[error(transparent)]
     Post(#[from] roce::queue::PostError),
-    /// The MAC of the peer, or of the gateway to the peer, was not resolved within the timeout.
+    /// The MAC of the peer, or of the gateway to the peer, was not resolved within `waited_millis`.
     #[error(
         "no neighbour answers for {dgid} after {waited_millis} ms: is the peer up, and in the same subnet as {sgid}?"
     )]
@@ -145,7 +145,7 @@ pub enum Error {
         dgid: Gid,
         /// Local GID with the index `sgid_index` of the failed call; zero if the GID table has no entry of this index.
         sgid: Gid,
-        /// Time waited, in milliseconds.
+        /// Time for which the call waited for the MAC, in milliseconds.
         waited_millis: u64,
     },
     /// The destination GID of an address vector is not a unicast address.
@@ -164,12 +164,12 @@ pub enum Error {
         /// All GIDs of this device, separated by commas.
         gids: String,
     },
-    /// The port's link did not come up within the timeout.
+    /// The port's link did not come up within `waited_millis`.
     #[error("port {port}: the link is not up after {waited_millis} ms: is the other end running?")]
     LinkDown {
         /// The port's name.
         port: String,
-        /// Time waited, in milliseconds.
+        /// Time for which the call waited for the link, in milliseconds.
         waited_millis: u64,
     },
     /// The device is in a fatal error: because of a bug of this library, a thread panicked while it drove the engine;

@@ -35,7 +35,7 @@ pub struct CompletionEvent {
 
 /// The queues to which the events of an object are appended.
 pub(crate) struct Listener {
-    /// Asynchronous events of the object's context.
+    /// Queue of asynchronous events of the context that created the object.
     pub(crate) events: Arc<Inbox<AsyncEvent>>,
     /// Completion channel of a completion queue; `None` for other objects, and for a completion queue without channel.
     pub(crate) channel: Option<Arc<Inbox<CompletionEvent>>>,
@@ -78,7 +78,7 @@ impl Listeners {
     }
 
     /// Removes the pending events of the link ([`Event::PortActive`], [`Event::PortError`]) from `events`, and delivers
-    /// no further event of the link to the context with this queue.
+    /// no further event of the link to the context whose queue is `events`.
     pub(crate) fn ignore_link(&self, events: &Inbox<AsyncEvent>) {
         let mut table = self.table();
         let own = table.contexts.iter_mut().filter(|context| ptr::eq(context.events.as_ptr(), events));

@@ -109,7 +109,8 @@ mod double {
     }
 
     pub(crate) struct LockGuard<'a, T> {
-        // `value` is dropped before `_held`; otherwise the next thread that sets `held` would find the mutex locked.
+        // `value` is dropped before `_held`; otherwise the next thread that sets `Lock::held` would find the mutex
+        // `Lock::value` locked.
         value: MutexGuard<'a, T>,
         _held: LockedFlag<'a>,
     }

@@ -1,4 +1,4 @@
-//! Packet events as text: the TOML form of an event plan, and sentences on what the events did.
+//! Packet events as text: the TOML form of an [`EventPlan`], and sentences on what the packet events did.
 
 use std::fmt;
 
@@ -11,7 +11,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::text;
 
-/// A list of packet events, as `[[event]]` tables, and the plan that it describes.
+/// A list of packet events, as `[[event]]` tables, and the [`EventPlan`] of these packet events.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize, Serialize)]
 #[serde(try_from = "Vec<Entry>", into = "Vec<Entry>")]
 pub struct EventList {
@@ -19,7 +19,7 @@ pub struct EventList {
     plan: EventPlan,
 }
 
-/// A file of events. In place of the keys `event` and `action`, the keys `data-pkt-events` and `type` of Lumina
+/// A file of packet events. In place of the keys `event` and `action`, the keys `data-pkt-events` and `type` of Lumina
 /// (SIGCOMM 2023) are accepted too.
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -28,7 +28,7 @@ struct File {
     event: EventList,
 }
 
-/// An event with the keys and values of the file.
+/// A packet event with the keys and values of the file.
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize, Serialize)]
 #[serde(deny_unknown_fields)]
 struct Entry {
@@ -62,7 +62,7 @@ enum Direction {
     Response,
 }
 
-/// Reason why a list of events is refused.
+/// Reason why a list of packet events is refused.
 #[derive(Debug, thiserror::Error)]
 enum ListError {
     #[error("event {number}: {reason}")]
@@ -90,16 +90,16 @@ impl From<EventList> for Vec<Entry> {
 }
 
 impl EventList {
-    /// Parses the text of a file of events.
+    /// Parses the text of a file of packet events.
     ///
     /// # Errors
-    /// A text that states the error and its place: a line, or the number of an event.
+    /// A text that states the error and its place: a line, or the number of a packet event.
     pub fn parse(text: &str) -> Result<Self, String> {
         let file: File = toml::from_str(text).map_err(|error| error.to_string().trim_end().to_owned())?;
         Ok(file.event)
     }
 
-    /// Returns the plan made of the packet events.
+    /// Returns the [`EventPlan`] of the packet events.
     pub fn plan(&self) -> &EventPlan {
         &self.plan
     }

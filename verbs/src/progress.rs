@@ -34,7 +34,7 @@ pub(crate) const THREAD_NAME: &str = "roce-progress";
 /// Longest time for which a call of [`BackgroundServer::turn`] drives an engine while the process has several devices.
 /// One device in use delays another device by at most this time.
 const TURN_MAX: Duration = Duration::from_micros(20);
-/// Number of panics of a server after which the background thread drops the server.
+/// Number of panics of a background server after which the background thread drops this background server.
 const PANICS_MAX: u32 = 2;
 
 /// The background thread of this process.
@@ -43,34 +43,34 @@ static THREAD: PerProcess<BackgroundThread> = PerProcess::new();
 #[derive(Default)]
 struct BackgroundThread {
     members: Mutex<Members>,
-    /// Notified when a server was dropped.
+    /// Notified when a background server was dropped.
     left: Condvar,
-    /// Whether `Members::joining` has a server.
+    /// Whether `Members::joining` has a background server.
     has_joining: AtomicBool,
 }
 
-/// Number of a server, unique in the process.
+/// Number of a background server, unique in the process.
 type ServerId = u64;
 
 #[derive(Default)]
 struct Members {
-    /// Servers that the thread has not taken yet.
+    /// Background servers that the background thread has not taken yet.
     joining: Vec<(ServerId, BackgroundServer)>,
-    /// The servers that exist, those in `joining` included.
+    /// The background servers that exist, those in `joining` included.
     serving: Vec<ServerId>,
     last_id: ServerId,
-    /// The thread, and the descriptor that wakes the thread; `None` if no thread runs.
+    /// The background thread, and the descriptor that wakes this thread; `None` if no background thread runs.
     running: Option<(JoinHandle<()>, Arc<OwnedFd>)>,
-    /// A thread that ends, because its last server was dropped.
+    /// A background thread that ends, because its last background server was dropped.
     ending: Option<JoinHandle<()>>,
 }
 
-/// The entry of a device's server among the servers of the background thread.
+/// The entry of a device's background server among the background servers of the process.
 pub(crate) struct Membership {
     id: ServerId,
 }
 
-/// Adds `server` to the servers of the background thread, and starts the thread if it does not run.
+/// Adds `server` to the background servers of the process, and starts the background thread if it does not run.
 pub(crate) fn join(server: BackgroundServer) -> io::Result<Membership> {
     let progress = THREAD.get();
     let mut members = progress.lock();
@@ -94,9 +94,9 @@ pub(crate) fn join(server: BackgroundServer) -> io::Result<Membership> {
 }
 
 impl Membership {
-    /// Waits until the background thread has dropped the server. Before the call, the caller sets `Shared::stopping`
-    /// and then rings the bell of the device, so that the background thread drops the server. If the background thread
-    /// itself is the caller, does not wait.
+    /// Waits until the background thread has dropped the device's background server. So that the background thread
+    /// drops it, the caller sets `Shared::stopping` and then rings the bell of the device before the call. If the
+    /// background thread itself is the caller, does not wait.
     pub(crate) fn leave(&self) {
         let progress = THREAD.get();
         let mut members = progress.lock();
@@ -110,26 +110,27 @@ impl Membership {
         let ending = members.ending.take();
         drop(members);
         if let Some(handle) = ending {
-            // The thread does not end by a panic, because it catches the panics of servers, and no other code in it
-            // panics.
+            // The background thread does not end by a panic, because it catches the panics of its background servers,
+            // and no other code of the background thread panics.
             let _ = handle.join();
         }
     }
 }
 
-/// A server of the background thread.
+/// A background server, as the background thread runs it.
 struct Slot {
     id: ServerId,
     server: BackgroundServer,
-    /// The time in which the server rests; `None` while the thread calls [`BackgroundServer::turn`] in its loop.
+    /// The time in which the background server rests; `None` while the background thread calls
+    /// [`BackgroundServer::turn`] in its loop.
     rest: Option<Rest>,
     panics: u32,
 }
 
 impl Slot {
-    /// Calls `step` of the server, and stores the [`Rest`] that `step` returns. A panic puts the device in a fatal
-    /// error; the server then continues without driving the engine, to send counters to processes connected to the
-    /// statistics socket.
+    /// Calls `step` on the background server, and stores the [`Rest`] that `step` returns. A panic puts the device in a
+    /// fatal error; the background server then continues without driving the engine, to send counters to processes
+    /// connected to the statistics socket.
     fn step(&mut self, step: impl FnOnce(&mut BackgroundServer) -> Option<Rest>) {
         match catch_unwind(AssertUnwindSafe(|| step(&mut self.server))) {
             Ok(rest) => self.rest = rest,
@@ -163,7 +164,7 @@ impl BackgroundThread {
         self.members.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Runs the servers until no server is left.
+    /// Runs the background servers until none is left.
     fn run(&self, bell: &OwnedFd) {
         let mut slots = Vec::new();
         while self.update(&mut slots) {
@@ -175,8 +176,8 @@ impl BackgroundThread {
         }
     }
 
-    /// Takes the servers that joined, and drops the servers of devices that are being closed. Returns false if no
-    /// server is left; the thread then ends.
+    /// Takes the background servers that joined, and drops those of devices that are being closed. Returns false if no
+    /// background server is left; the background thread then ends.
     fn update(&self, slots: &mut Vec<Slot>) -> bool {
         let has_joining = self.has_joining.load(Ordering::Acquire);
         if !has_joining && !slots.is_empty() && !slots.iter().any(Slot::has_ended) {
@@ -203,8 +204,8 @@ impl BackgroundThread {
     }
 }
 
-/// Resumes each server whose rest has ended: the time `Rest::until` has passed, or a descriptor of the server is
-/// readable. If all servers rest, first sleeps until a rest ends or `bell` is rung.
+/// Resumes each background server whose rest has ended: the time `Rest::until` has passed, or a descriptor of the
+/// background server is readable. If all background servers rest, first sleeps until a rest ends or `bell` is rung.
 fn rest(slots: &mut [Slot], bell: &OwnedFd) {
     let ends = slots.iter().filter_map(|slot| slot.rest.map(|rest| rest.until));
     let Some(first) = ends.min() else { return };
@@ -222,8 +223,9 @@ fn rest(slots: &mut [Slot], bell: &OwnedFd) {
     }
 }
 
-/// Sleeps until `bell` or a descriptor that ends the rest of a server is readable, but not longer than `longest`.
-/// Returns for each server the descriptors that are readable; `None` if no descriptor of the server is readable.
+/// Sleeps until `bell` or a descriptor of a resting background server is readable, but not longer than `longest`.
+/// Returns for each background server the descriptors that are readable; `None` if no descriptor of the
+/// background server is readable.
 fn sleep(slots: &[Slot], bell: &OwnedFd, longest: Duration) -> Vec<Option<Woken>> {
     let mut woken = vec![None; slots.len()];
     let mut marks: Vec<(usize, Mark)> = Vec::new();
@@ -234,7 +236,7 @@ fn sleep(slots: &[Slot], bell: &OwnedFd, longest: Duration) -> Vec<Option<Woken>
             fds.push(PollFd::from_borrowed_fd(fd, PollFlags::IN));
         }
     }
-    // After an error (EINTR), the rests that have not ended continue.
+    // After an error (EINTR), a server whose time `Rest::until` has not passed continues to rest.
     if poll(&mut fds, Some(&timespec(longest))).is_err() {
         return woken;
     }

@@ -13,8 +13,8 @@ use crate::error::Error;
 use crate::lock::{Lock, LockGuard, relax};
 
 /// The ends at which the application posts to the send queue and the receive queue of a queue pair. The queues have a
-/// lock each, so threads may post sends and receives at the same time. After the queue pair is destroyed, posted work
-/// requests have no effect.
+/// lock each, so threads may post sends and receives at the same time. After the queue pair is destroyed, further posts
+/// have no effect.
 pub struct QpQueues {
     shared: Arc<Shared>,
     send: Lock<SendPoster>,
@@ -186,7 +186,7 @@ impl Drop for BatchEnd<'_> {
 }
 
 /// The end at which the application posts to a shared receive queue. After the shared receive queue is destroyed, a
-/// posted receive has no effect.
+/// further post has no effect.
 pub struct SrqQueue {
     shared: Arc<Shared>,
     recv: Lock<RecvPoster>,

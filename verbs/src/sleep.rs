@@ -6,9 +6,9 @@
 //!   server                                      poster
 //!   locks the engine                            rings a doorbell
 //!   announces its sleep: until = for ever       light barrier
-//!   heavy barrier                               reads until; if a server sleeps: locks the engine, sends,
+//!   heavy barrier                               reads `until`; if a server sleeps: locks the engine, sends,
 //!   polls: drains the doorbells                   and at the release of the lock, if the engine's next
-//!   until = the engine's next deadline            deadline is before until: rings the server's bell
+//!   until = the engine's next deadline            deadline is before `until`: rings the server's bell
 //!   releases the lock, sleeps
 //! ```
 //!
@@ -37,7 +37,7 @@ pub(crate) const NAP_MIN: Duration = Duration::from_micros(50);
 /// Length of the longest nap, except for naps of the background thread on an armed port (`NAP_STALLED_MAX`).
 pub(crate) const NAP_MAX: Duration = Duration::from_millis(1);
 
-/// Value of `until` while no server sleeps.
+/// Value of `Sleep::until` while the server of the port does not sleep.
 const AWAKE: u64 = 0;
 
 #[cfg(not(loom))]
@@ -78,7 +78,7 @@ mod barrier {
     }
 }
 
-/// The state of a device's servers, and the bells that wake them.
+/// The state of the leader and of the background thread of a device, and the bells that wake these two threads.
 pub(crate) struct Sleep<B = OwnedFd> {
     /// Time at which the sleeping server wakes by itself, in nanoseconds of the engine's clock; `AWAKE` while no server
     /// sleeps. Written with the engine locked.
@@ -93,8 +93,8 @@ pub(crate) struct Sleep<B = OwnedFd> {
     watching: AtomicBool,
     background_bell: B,
     leader_bell: B,
-    /// Whether the kernel supports `membarrier`. Without the barriers, a server could miss a doorbell, so no server
-    /// sleeps longer than a nap.
+    /// Whether the kernel supports `membarrier`. Without the barriers, the sleeping leader or background thread could
+    /// miss a doorbell, so neither sleeps longer than a nap.
     has_barriers: bool,
 }
 

@@ -100,8 +100,8 @@ impl Drop for Waiter<'_> {
             let is_armed = driven.arm() && shared.wakes.is_some();
             shared.wakes.iter().for_each(|wakes| wakes.switch(true));
             // The background thread may be asleep, and then continues to sleep without a poll. Therefore this thread
-            // announces the sleep of the background thread to threads that post, and then polls, as a server does
-            // before its own sleep.
+            // announces the sleep of the background thread to threads that post, and then polls, as a server of the
+            // port does before its own sleep.
             shared.sleep.announce();
             is_served = is_armed
                 && shared.sleep.has_barriers()

@@ -21,8 +21,9 @@ const LOOK_INTERVAL_NANOS: u64 = 200_000_000;
 const INTERVAL_MIN_NANOS: u64 = 1_000_000_000;
 /// Upper bound of the doubled interval between two log lines about a counter, in nanoseconds.
 const INTERVAL_MAX_NANOS: u64 = 64_000_000_000;
-/// Largest number of queue pairs whose counters are summed at every comparison. If the device has more queue pairs, the
-/// counters are summed only after a queue pair went into error, because the engine is locked during the sum.
+/// Largest number of queue pairs whose counters are summed at every comparison with the last log lines. If the device
+/// has more queue pairs, the counters are summed only after a queue pair went into error, because the engine is locked
+/// during the sum.
 const SUMMED_QPS_MAX: usize = 256;
 
 /// Names of counters that should not grow, and the meaning of their growth.
@@ -62,7 +63,7 @@ struct Said {
 pub(crate) struct Watch {
     said: [Option<Said>; CONCERNS.len()],
     looked: Option<Instant>,
-    /// Number of transitions of queue pairs to the error state, at the last comparison.
+    /// Number of transitions of queue pairs to the error state, at the last comparison of the counters.
     qp_errors: u64,
 }
 
@@ -71,7 +72,7 @@ impl Watch {
         Watch { said: [None; CONCERNS.len()], looked: None, qp_errors: 0 }
     }
 
-    /// Returns whether a comparison is due at `now`. If a comparison is due, stores `now` as its time.
+    /// Returns whether a comparison of the counters is due at `now`. If a comparison is due, sets `looked` to `now`.
     pub(crate) fn is_due(&mut self, now: Instant) -> bool {
         let due = self.looked.is_none_or(|at| now.nanos_since(at) >= LOOK_INTERVAL_NANOS);
         if due {
@@ -80,9 +81,9 @@ impl Watch {
         due
     }
 
-    /// Returns whether this comparison includes the counters of the queue pairs: if at most `SUMMED_QPS_MAX` queue
-    /// pairs exist, or if `qp_errors` (number of transitions of queue pairs to the error state) has changed since the
-    /// last comparison.
+    /// Returns whether the due comparison of the counters includes the counters of the queue pairs: if at most
+    /// `SUMMED_QPS_MAX` queue pairs exist, or if `qp_errors` (number of transitions of queue pairs to the error state)
+    /// has changed since the last comparison.
     pub(crate) fn sums_up(&mut self, qp_count: usize, qp_errors: u64) -> bool {
         let has_new_errors = std::mem::replace(&mut self.qp_errors, qp_errors) != qp_errors;
         has_new_errors || qp_count <= SUMMED_QPS_MAX

@@ -325,8 +325,9 @@ impl EthQueue {
         self.queued.len
     }
 
-    /// Returns whether queued frames wait for room in the transmit ring, which no wake source reports. On a memif
-    /// without a connection false, because the begin of a connection is reported ([`EthQueue::arm`]).
+    /// Returns whether queued frames wait for room in the transmit ring. No wake source reports that the ring has
+    /// room. Returns false on a memif without a connection, because a wake source reports the begin of a connection
+    /// ([`EthQueue::arm`]).
     pub fn is_tx_stalled(&self) -> bool {
         self.queued.len > 0 && self.started && self.memif.as_ref().is_none_or(memif::Queue::is_connected)
     }

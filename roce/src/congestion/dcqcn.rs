@@ -120,7 +120,7 @@ struct Limiter {
     increase_at: Instant,
     /// Number of bytes to send until the next increase by bytes.
     bytes_left: u32,
-    /// Increases by the timer (`time_stage`) and by bytes (`byte_stage`) since the last decrease.
+    /// Numbers of increases by the timer (`time_stage`) and by bytes (`byte_stage`) since the last decrease.
     time_stage: u32,
     byte_stage: u32,
 }

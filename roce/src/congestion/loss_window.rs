@@ -37,8 +37,8 @@ impl LossWindow {
         self.window_pkts
     }
 
-    /// Records `acked_pkts` newly acknowledged packets. If `lost` is true, a packet was lost, and the window shrinks.
-    /// `sent_pkts` is `max_sent - una`.
+    /// Records `acked_pkts` newly acknowledged packets. If `lost` is true, a packet was lost or the peer's reorder
+    /// buffer had no room, and the loss window shrinks. `sent_pkts` is `max_sent - una`.
     #[inline]
     pub(crate) fn on_ack_event(&mut self, acked_pkts: u32, sent_pkts: u32, lost: bool) {
         self.acked_pkts = self.acked_pkts.saturating_add(acked_pkts);

@@ -139,7 +139,8 @@ impl Swift {
     }
 
     /// Records that selective repeat detected `lost_pkts` packets as lost. If the share of packets lost exceeds the
-    /// tolerance, or the round trip is not below the target, reduces the window as [`Swift::on_loss`] does.
+    /// tolerance, or the last round trip measured is not below the target, reduces the window as [`Swift::on_loss`]
+    /// does.
     pub(crate) fn on_detected_loss(&mut self, now: Instant, lost_pkts: u32) {
         self.loss_share += (ONE - self.loss_share) * u64::from(lost_pkts).min(LOSS_PKTS) / LOSS_PKTS;
         let tolerance = u64::from(self.parameters.loss_tolerance_milli) * ONE / MILLI;

@@ -56,8 +56,8 @@ impl<P: Port> Engine<P> {
         Ok(())
     }
 
-    /// Processes a packet to a queue pair without a connection: receives a datagram that passes the checks, and drops
-    /// all other packets.
+    /// Processes a packet to a queue pair without a connection: receives a datagram that passes `admit_datagram` and
+    /// the ICRC check, and drops all other packets.
     #[cold]
     #[inline(never)]
     pub(super) fn on_datagram(&mut self, slot: usize, packet: &Packet<'_>) {

@@ -4,12 +4,12 @@ use crate::mem::RegisterError;
 /// Reason why an object was not created.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum CreateError {
-    /// The number of objects of this kind has reached the limit of the device.
+    /// The number of objects of the kind `what` has reached the limit of the device.
     #[error("all {max} {what} of the device are in use: destroy one, or open the device with a higher limit")]
     TooMany {
         /// Kind of object.
         what: &'static str,
-        /// Largest number of objects of this kind.
+        /// Largest number of objects of the kind `what`.
         max: usize,
     },
     /// The value of an attribute is out of range.

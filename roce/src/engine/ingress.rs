@@ -65,9 +65,9 @@ impl<P: Port> Engine<P> {
         self.port.free_frames(&mut frames);
         self.frames = frames;
         self.report_srq_limits();
-        // The engine uses memory regions only between `enter` and `leave`. If a queue pair is scheduled, the
-        // transmission calls `leave`. If `poll` called `leave` at its end instead, each idle poll would have to check
-        // whether `enter` was called.
+        // The engine uses memory regions only between `enter` and `leave`. If a queue pair is scheduled,
+        // `transmit_scheduled` calls `leave`. If `poll` called `leave` at its end instead, each idle poll would have to
+        // check whether `enter` was called.
         if self.tx_ready.is_empty() {
             self.memory.leave();
         }

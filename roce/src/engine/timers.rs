@@ -59,7 +59,8 @@ impl Timers {
         }
     }
 
-    /// Returns the time of the earliest entry. No deadline is earlier, but an entry may be earlier than its deadline.
+    /// Returns the time of the earliest entry of `ring` and `heap`. No deadline is earlier, but an entry may be earlier
+    /// than the deadline of its queue pair.
     #[inline]
     pub(super) fn earliest(&self) -> OptionalInstant {
         self.earliest
@@ -85,7 +86,7 @@ impl Timers {
         }
     }
 
-    /// If the time of the earliest entry has passed, removes this entry. Returns:
+    /// If the time of the earliest entry of `ring` and `heap` has passed, removes this entry. Returns:
     /// * `None` if no entry was removed;
     /// * `Some(None)` if the queue pair of the removed entry still has an entry in `heap`, or has no deadline at or
     ///   before `now`;
@@ -143,7 +144,7 @@ impl Timers {
         self.ring.front().map_or(OptionalInstant::NONE, |(at, _)| OptionalInstant::some(*at))
     }
 
-    /// Adds an entry that is no later than the deadline of the queue pair.
+    /// Adds an entry to `ring` or `heap`; the time of the entry is no later than the deadline of the queue pair.
     fn enter(&mut self, slot: usize, now: Instant) {
         let check = now.plus_nanos(TIMER_CHECK_NANOS);
         let is_near = self.timers[slot].due < OptionalInstant::some(check);

@@ -115,7 +115,8 @@ impl MemoryTable {
         unsafe { &*self.places.load(Ordering::Relaxed) }
     }
 
-    /// Registers `memory`, and returns the keys of the region. `draw` returns random numbers, of which one is the key.
+    /// Registers `memory`, and returns L_Key and R_Key of the memory region. `draw` returns random numbers, of which
+    /// one becomes the number of both keys.
     pub(crate) fn register(
         &self,
         mut draw: impl FnMut() -> u32,
@@ -432,8 +433,8 @@ mod tests {
     }
 
     proptest! {
-        /// Checks that all registered regions can be opened, and no others. `live` contains the keys of registered
-        /// regions, `gone` the keys of deregistered regions.
+        /// Checks that `open_local` succeeds for the keys of registered regions (`live`), and fails for the keys of
+        /// deregistered regions (`gone`) and for key 0.
         #[test]
         fn every_region_is_found_and_no_other(
             steps in prop::collection::vec((any::<bool>(), any::<prop::sample::Index>()), 0..300),

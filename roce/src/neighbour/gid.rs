@@ -115,8 +115,8 @@ impl GidTable {
         Ok(table)
     }
 
-    /// Adds the address `ip` with a prefix of `prefix_bits` bits, and returns the GID index of `ip`. If the table has
-    /// an equal entry already, returns the index of that entry.
+    /// Adds the address `ip` with a prefix of `prefix_bits` bits, and returns the GID index of `ip`. If the table
+    /// already has an entry with this address, prefix length and VLAN, returns the index of that entry.
     pub fn add(&mut self, ip: IpAddr, prefix_bits: u8, vlan: Option<u16>) -> Result<usize, GidError> {
         let gid = Gid::from(ip);
         let ip = gid.ip();

@@ -53,8 +53,8 @@ pub struct Loopback;
 
 impl Loopback {
     /// Creates two connected ports; each port receives the frames of the other port. `depth_frames` bounds, per
-    /// direction, the frames that are reserved, on the wire, or received as a [`LoopbackFrame`] that is not
-    /// dropped yet.
+    /// direction, the frames that are reserved by `tx_reserve`, on the wire, or received as a [`LoopbackFrame`] that
+    /// is not dropped yet.
     pub fn pair(caps_a: PortCaps, caps_b: PortCaps, depth_frames: usize) -> (LoopbackPort, LoopbackPort) {
         let (a_to_b, b_to_a) = (Wire::new(depth_frames), Wire::new(depth_frames));
         (
@@ -67,8 +67,8 @@ impl Loopback {
 /// One port of a [`Loopback::pair`].
 pub struct LoopbackPort {
     caps: PortCaps,
-    /// The buffers of this port: from index `next` on, modulo the length, first those not reserved (free, on the wire,
-    /// or owned by the receiver), then the `reserved` buffers.
+    /// The buffers of this port: from index `next` on, modulo the length, first those not reserved by `tx_reserve`
+    /// (free, on the wire, or owned by the receiver), then the `reserved` buffers.
     buffers: Box<[Arc<Buffer>]>,
     next: usize,
     reserved: usize,

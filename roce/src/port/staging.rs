@@ -11,7 +11,7 @@ const STAGED_FRAMES_MAX: usize = 1024;
 pub(super) struct Staging {
     frames: VecDeque<Vec<u8>>,
     spare: Vec<Vec<u8>>,
-    /// True if the last `drain_into` left frames in the queue, because the inner port was full.
+    /// True if the last call of `drain_into` left frames in `frames`, because the port given to this call was full.
     blocked: bool,
 }
 
@@ -20,8 +20,8 @@ impl Staging {
         self.frames.is_empty()
     }
 
-    /// Appends a buffer of `len_bytes` bytes to the queue and returns the buffer; `None` if the queue or the inner port
-    /// is full.
+    /// Appends a buffer of `len_bytes` bytes to `frames` and returns the buffer; `None` if `frames` is full, or
+    /// `blocked` is true.
     pub(super) fn reserve(&mut self, len_bytes: usize) -> Option<&mut [u8]> {
         if self.blocked || self.frames.len() >= STAGED_FRAMES_MAX {
             return None;

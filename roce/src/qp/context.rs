@@ -88,7 +88,7 @@ pub(crate) struct TxContext<'a, P: Port> {
 pub(crate) enum TxOutcome {
     /// No packet is left to send, or no packet may be sent now.
     Done,
-    /// The budget of packets is used up; more packets may be ready.
+    /// `TxContext::budget` or `DatagramContext::budget` is 0; more packets may be ready.
     MoreToSend,
     /// An ACK or other responses are due, and are sent in the next poll.
     AckDelayed,

@@ -47,7 +47,8 @@ impl Receives {
         }
     }
 
-    /// Returns the current receive. If the queue pair uses an SRQ and `held` is `None`, takes a receive from the SRQ.
+    /// Returns the current receive. If the queue pair uses an SRQ and `SharedReceive::held` is `None`, takes a receive
+    /// from the SRQ.
     #[inline]
     pub(crate) fn current(&mut self, srqs: &mut SrqTable) -> Option<&RecvWqe> {
         match self {
@@ -65,7 +66,7 @@ impl Receives {
         }
     }
 
-    /// Removes and returns the current receive; with an SRQ, `held`.
+    /// Removes and returns the current receive; with an SRQ, `SharedReceive::held`.
     #[inline]
     pub(crate) fn release(&mut self) -> Option<RecvWqe> {
         match self {

@@ -89,7 +89,7 @@ impl Request for Packet<'_> {
 /// Destination of the payload of a SEND packet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct RqOffset {
-    /// Recv WQE sequence number of the receive in whose memory the payload is placed.
+    /// Recv WQE sequence number of the receive whose scatter list names the destination memory.
     pub recv_seq: u32,
     pub offset_bytes: u32,
 }

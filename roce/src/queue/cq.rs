@@ -196,8 +196,8 @@ pub(crate) enum Written {
     Queued,
     /// The completion was queued, as the first since the last call of [`CompletionQueue::is_notification_due`].
     First,
-    /// The completion was dropped, because the ring of this engine was full. This engine has dropped no completion
-    /// before.
+    /// The completion was dropped, because the ring of this engine was full. This engine has dropped no completion of
+    /// this completion queue before.
     Overflow,
     /// The completion was dropped, because this engine already knew that a ring of the queue (its own, or the ring of
     /// another engine) overflowed earlier.

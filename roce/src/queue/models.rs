@@ -42,8 +42,8 @@ fn a_ring_passes_every_element_and_reuses_places() {
     });
 }
 
-/// While the consumer reads elements, the ring grows twice, once or not at all: a push grows the ring if all cells are
-/// in use.
+/// While the consumer reads elements, the ring grows twice, once or not at all: `Producer::push` grows the ring if all
+/// cells are in use.
 #[test]
 fn a_ring_that_grows_passes_every_element() {
     loom::model(|| {

@@ -11,11 +11,11 @@
 //! ring of a send queue can store work requests until they are acknowledged. A staged element is written to its cell,
 //! but is not published yet, so the consumer does not read the element.
 //!
-//! A growing ring starts with [`CELLS_MIN`] cells, so that an idle queue takes little memory. A push to a ring whose
-//! cells are all in use allocates twice as many cells, until the ring has cells for its depth:
+//! A growing ring starts with [`CELLS_MIN`] cells, so that an idle queue takes little memory. If all cells are in use,
+//! [`Producer::has_room`] allocates at least twice as many cells, until the ring has cells for its depth:
 //!
 //! ```text
-//!   producer   new cells, copies of head..tail --> Tail::grown     push to the new cells, then store `tail`
+//!   producer   new cells, copies of head..tail --> Tail::grown     write to the new cells, then store `tail`
 //!   consumer   load `tail`, then take Tail::grown: the new cells replace the old ones
 //! ```
 #![allow(unsafe_code)]
@@ -117,8 +117,8 @@ pub(crate) struct Consumer<T, S = Together> {
     tail_seen: u32,
 }
 
-/// Creates a ring of at most `depth` elements and allocates all its cells, so that no push allocates memory. Panics if
-/// `depth` is not 1 to 2^30; all callers have far smaller limits.
+/// Creates a ring of at most `depth` elements and allocates all its cells, so that [`Producer::push`] allocates no
+/// memory. Panics if `depth` is not 1 to 2^30; all callers have far smaller limits.
 pub(crate) fn ring<T: Copy + Send>(depth: u32) -> (Producer<T, Apart>, Consumer<T, Apart>) {
     ring_of(start::RING_POSITION, depth, depth)
 }
@@ -194,7 +194,7 @@ impl<T: Copy + Send, S> Producer<T, S> {
         true
     }
 
-    /// Returns the position of the next element pushed, modulo 2^32. `position % n` may be used as an index only if `n`
+    /// Returns the position of the next element staged, modulo 2^32. `position % n` may be used as an index only if `n`
     /// is a power of two, because otherwise the remainder jumps when the position wraps at 2^32.
     pub(crate) fn position(&self) -> u32 {
         self.tail

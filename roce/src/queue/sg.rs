@@ -34,7 +34,8 @@ pub(crate) struct Lists<'a> {
 }
 
 /// Returns bytes `offset..offset+len_bytes` of the registered memory that `list` names; `None` if `list` has more than
-/// one entry, or is shorter. Most scatter/gather lists have one entry, and need no iteration.
+/// one entry, or names fewer than `offset + len_bytes` bytes. Most scatter/gather lists have one entry, and need no
+/// iteration.
 #[inline]
 pub(crate) fn open_one<'a>(
     memory: &'a MemoryView,

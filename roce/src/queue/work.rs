@@ -1,6 +1,6 @@
 //! Common part of send and receive queues: a ring of work requests, and a ring of scatter/gather entries. The first
-//! entry of a list is in the work request, all further entries are in the ring of entries. A work request and its
-//! entries are staged first: written to the rings, but not yet published.
+//! scatter/gather entry of a work request is in the work request, all further entries are in the ring of scatter/gather
+//! entries. A work request and its entries are staged first: written to the rings, but not yet published.
 //!
 //! ```text
 //!   application   publishes entries, then work requests:     so the engine finds the entries of each work request
@@ -56,8 +56,8 @@ impl PosterConfig {
 #[repr(align(64))]
 pub(super) struct WorkPoster<W> {
     wqes: Producer<W>,
-    /// Ring of all scatter/gather entries except the first entry of each list; `None` if all lists have at most one
-    /// entry. Boxed, so that the poster takes one cache line.
+    /// Ring of all scatter/gather entries except the first of each work request; `None` if each work request has at
+    /// most one. Boxed, so that the poster takes one cache line.
     sges: Option<Box<Producer<Sge>>>,
     doorbells: Arc<Doorbells>,
     slot: u32,
@@ -65,7 +65,7 @@ pub(super) struct WorkPoster<W> {
     signal_all: bool,
     /// Whether a work request may be a datagram (UD).
     takes_datagrams: bool,
-    /// Whether entries are staged in `sges`.
+    /// Whether scatter/gather entries are staged in `sges`.
     has_staged_sges: bool,
 }
 
@@ -73,8 +73,8 @@ const _: () = assert!(size_of::<WorkPoster<SendWqe>>() == 64);
 
 pub(super) struct WorkQueue<W> {
     wqes: Consumer<W>,
-    /// Ring of all scatter/gather entries except the first entry of each list; `None` if all lists have at most one
-    /// entry. Boxed, so that the fields that every work request needs take fewer cache lines.
+    /// Ring of all scatter/gather entries except the first of each work request; `None` if each work request has at
+    /// most one. Boxed, so that the fields that every work request needs take fewer cache lines.
     sges: Option<Box<Consumer<Sge>>>,
 }
 
@@ -120,9 +120,9 @@ impl<W: Wqe> WorkPoster<W> {
         if self.wqes.has_room(1) { Ok(()) } else { Err(self.full()) }
     }
 
-    /// Stages all entries of `sges` after the first. Returns the ring position of these entries, and the sum of
-    /// `len_bytes` of all entries. On an error stages no entry, because an entry without a work request would never be
-    /// released.
+    /// Stages all scatter/gather entries of `sges` after the first. Returns the ring position of these entries, and the
+    /// sum of `len_bytes` of all entries of `sges`. On an error stages no entry, because an entry without a work
+    /// request would never be released.
     #[inline(always)] // See `SendPoster::stage`.
     pub(super) fn stage_sges(&mut self, sges: &[Sge]) -> Result<(u32, u32), PostError> {
         if sges.len() > usize::from(self.max_sges) {
@@ -181,13 +181,14 @@ impl<W: Wqe> WorkPoster<W> {
         self.wqes.last_staged()
     }
 
-    /// Removes the work request staged last. [`WorkPoster::unstage_sges`] must have removed its entries before.
+    /// Removes the work request staged last. [`WorkPoster::unstage_sges`] must have removed its scatter/gather entries
+    /// before.
     pub(super) fn unstage(&mut self) {
         self.wqes.unstage(1);
     }
 
-    /// Removes all staged entries of `list`, except the first, which is not in the ring. Requires that `list` is the
-    /// list of the work request staged last.
+    /// Removes all staged scatter/gather entries of `list`, except the first, which is not in the ring. Requires that
+    /// `list` is the list of the work request staged last.
     pub(super) fn unstage_sges(&mut self, list: &SgList) {
         self.sges.iter_mut().for_each(|sges| sges.unstage(list.rest_count()));
     }
@@ -264,8 +265,8 @@ impl<W: Wqe> WorkQueue<W> {
         Some((self.wqes.seen(index)?, Lists { memory, pd, rest: RestSges::Ring(&mut self.sges) }))
     }
 
-    /// Releases the entries of the oldest work request, then the work request. In the reverse order, a post could find
-    /// room for a work request, but not for its entries.
+    /// Releases the scatter/gather entries of the oldest work request, then the work request. In the reverse order, a
+    /// post could find room for a work request, but not for its scatter/gather entries.
     #[inline]
     pub(super) fn release_oldest(&mut self) -> Option<W> {
         let wqe = *self.wqes.get(0)?;
@@ -284,8 +285,8 @@ impl<W: Wqe> WorkQueue<W> {
         self.sges.iter_mut().for_each(|sges| sges.release(count));
     }
 
-    /// Copies all entries of the oldest work request, except the first, to `rest`, whose length must be sufficient.
-    /// Then releases the work request as [`WorkQueue::release_oldest`] does.
+    /// Copies all scatter/gather entries of the oldest work request, except the first, to `rest`, whose length must be
+    /// sufficient. Then releases the work request as [`WorkQueue::release_oldest`] does.
     pub(super) fn take(&mut self, rest: &mut [Sge]) -> Option<W> {
         let count = self.wqes.get(0)?.list().rest_count();
         for (index, room) in (0..count).zip(rest) {
@@ -322,8 +323,8 @@ mod tests {
         Ok(())
     }
 
-    /// Releases a work request before its entries, which is the wrong order: a post then finds room for a work request,
-    /// but not for its entries.
+    /// Releases a work request before its scatter/gather entries, which is the wrong order: a post then finds room for
+    /// a work request, but not for its scatter/gather entries.
     #[test]
     fn a_refused_post_leaves_no_entries_behind() {
         let (mut poster, mut queue) = small(2);

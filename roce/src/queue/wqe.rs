@@ -64,7 +64,7 @@ pub enum SendOp {
     /// Local invalidate (`IBV_WR_LOCAL_INV`, IBA 10.6.5): both keys of a region of the queue pair's protection domain
     /// become invalid, until the region is deregistered. No packet is sent. The scatter/gather list must be empty.
     LocalInvalidate {
-        /// R_Key of the local region.
+        /// R_Key of the region to invalidate.
         rkey: RKey,
     },
     /// SEND of a datagram, which is one packet: its payload is at most as long as the largest path MTU that the MTU of
@@ -255,7 +255,7 @@ impl SgList {
     }
 
     /// Returns an entry that names bytes `offset..offset+len_bytes` of the memory that this scatter/gather list names;
-    /// `None` if this list has more than one entry, or is shorter.
+    /// `None` if this list has more than one entry, or names fewer than `offset + len_bytes` bytes.
     #[inline]
     pub(super) fn one_piece(&self, offset: u32, len_bytes: u32) -> Option<Sge> {
         let fits = self.is_one_entry() && len_bytes <= self.len_bytes.checked_sub(offset)?;
@@ -278,8 +278,8 @@ impl SgList {
         SgList { rest_position: 0, ..self }
     }
 
-    /// Calls `piece` with an entry for each contiguous range of bytes `offset..offset+len_bytes` of the memory that this
-    /// scatter/gather list names, in order, until a call of `piece` fails. Bytes beyond the end of this list are
+    /// Calls `piece` with an entry for each contiguous range of bytes `offset..offset+len_bytes` of the memory that
+    /// this scatter/gather list names, in order, until a call of `piece` fails. Bytes beyond the end of this memory are
     /// ignored. `rest` returns the entry at a position: a position of the queue's ring of entries, or an index of the
     /// entries copied from an SRQ.
     #[inline]

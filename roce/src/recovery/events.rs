@@ -22,7 +22,7 @@ pub(crate) enum AckEvent<'p> {
         next: Psn,
         /// SackETH: PSN of the request that triggered the SACK, and whether that request was a duplicate.
         header: SackEth,
-        /// Bitmap of the out-of-order PSNs received, from `next + 1` on.
+        /// Bitmap of the out-of-order PSNs received, from the expected PSN + 1 on.
         bitmap: &'p [u8],
     },
     /// A READ response: all requests below `request_end` are executed. The payload was placed, unless the state of the
@@ -54,14 +54,15 @@ pub(crate) enum ResponseState {
 /// The transmission that elicited a response, if the request was retransmitted as a probe.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Answers {
-    /// The first transmission or the probe; the response does not show which. The response is an ACK, or the last
-    /// response of a READ request.
+    /// The first transmission of the request or the probe; the response does not show which. The response is an ACK,
+    /// or the last response of a READ request.
     Any,
-    /// The first transmission: the response is a FIRST or MIDDLE of a READ. The probe of a READ elicits only one
-    /// response, an ONLY.
+    /// The first transmission of the request: the response is a FIRST or MIDDLE of a READ. The probe of a READ elicits
+    /// only one response, an ONLY.
     First,
     /// The probe: the response is an ONLY, although its PSN is below the last PSN of the READ request. The first
-    /// transmission elicits a FIRST or MIDDLE with this PSN. A LAST with such a PSN is treated like an ONLY.
+    /// transmission of the READ request elicits a FIRST or MIDDLE with this PSN. A LAST with such a PSN is treated like
+    /// an ONLY.
     Probe,
 }
 

@@ -111,7 +111,7 @@ impl GoBackN {
         self.next.distance_from(self.una)
     }
 
-    /// Returns whether `psn` is from `una` to below `retransmitted_end`: sent more than once, or in `received`.
+    /// Returns whether `psn` is from `una` to below `retransmitted_end`: retransmitted, or in `GoBackN::received`.
     pub(crate) fn is_retransmitted(&self, psn: Psn) -> bool {
         psn.index_in(self.una, self.retransmitted_pkts()).is_some()
     }

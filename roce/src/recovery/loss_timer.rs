@@ -254,10 +254,10 @@ impl LossTimer {
     ) {
         let (Probe::InFlight { at } | Probe::Retransmitting { at }) = probe else { return };
         let is_alone = result.acked_pkts == 1 || probe == Probe::Retransmitting { at };
-        // If the ACK arrives less than 1/4 of the shortest round trip after the probe, the first transmission elicited
-        // the ACK. The limit is not the whole shortest round trip, because each measured round trip may include
-        // queueing behind packets of this queue pair: without queueing, the ACK of the probe may arrive in less than
-        // the shortest measured round trip.
+        // If the ACK arrives less than 1/4 of the shortest round trip after the probe, the first transmission of the
+        // probed packet elicited the ACK. The limit is not the whole shortest round trip, because each measured round
+        // trip may include queueing behind packets of this queue pair: without queueing, the ACK of the probe may
+        // arrive in less than the shortest measured round trip.
         let is_early = now.nanos_since(at) < self.rto.min_nanos() / 4;
         let is_first = answers == Answers::First || (answers == Answers::Any && is_alone && is_early);
         if is_first {

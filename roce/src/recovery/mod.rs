@@ -258,7 +258,8 @@ impl Recovery {
 
     /// Returns the number of packets in flight, for comparison with the window of congestion control. Under go-back-N,
     /// returns `None` if `pkts_max` or more packets are in flight. Under selective repeat, returns 0 if a packet is
-    /// marked lost; otherwise `None` if [`Recovery::sent`] has reached `pkts_max` or the window of the scheme.
+    /// marked lost; otherwise `None` if [`Recovery::sent`] has reached `pkts_max` or the window of selective
+    /// repeat.
     #[inline]
     pub(crate) fn limited_pkts(&self, pkts_max: u32) -> Option<u32> {
         match self {

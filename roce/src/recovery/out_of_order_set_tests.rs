@@ -26,8 +26,8 @@ fn indices(range: std::ops::Range<i32>, is_in: impl Fn(Psn) -> bool) -> Vec<i32>
 /// buffered; whether the PSN is buffered.
 const PSNS: &[(i32, bool, bool)] = &[
     (-1, false, false),
-    (-63, false, false), // has the same bit in the set as 1
-    (-59, false, false), // has the same bit in the set as 5
+    (-63, false, false), // has the same bit in the set as distance 1
+    (-59, false, false), // has the same bit in the set as distance 5
     (0, false, false),
     (1, false, true),
     (2, true, false),
@@ -35,7 +35,7 @@ const PSNS: &[(i32, bool, bool)] = &[
     (62, true, false),
     (63, false, true),
     (64, false, false), // has the same bit in the set as the expected PSN
-    (65, false, false), // has the same bit in the set as 1
+    (65, false, false), // has the same bit in the set as distance 1
     (1 << 23, false, false),
 ];
 

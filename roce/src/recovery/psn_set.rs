@@ -1,12 +1,12 @@
-//! A set of PSNs within a bounded window of the PSN circle.
+//! A set of PSNs within a bounded range of the PSN circle: from a base to base + capacity - 1.
 //!
 //! ```text
 //!   PSN      .. | base | base+1 | ...            | base+capacity-1 | ..
-//!   bit          psn modulo capacity: each PSN of the window has a bit of its own, also where PSNs wrap,
+//!   bit          psn modulo capacity: each PSN of the range has a bit of its own, also where PSNs wrap,
 //!                because every capacity divides 2^24
 //! ```
 //! When the owner of the set advances the base, the owner must remove the PSNs below the new base, because their bits
-//! then represent PSNs of the window.
+//! then represent PSNs of the range.
 
 use super::circular_array::CircularArray;
 use crate::psn::Psn;
@@ -47,8 +47,8 @@ impl PsnSet {
         (psn.value() / WORD_BITS, 1 << (psn.value() % WORD_BITS))
     }
 
-    /// Returns whether `psn` is in the set. `psn` must lie in the window, because a PSN outside the window has the bit
-    /// of a PSN inside.
+    /// Returns whether `psn` is in the set. `psn` must be one of the `capacity` PSNs from the base on, because each
+    /// other PSN shares its bit with one of these PSNs.
     #[inline]
     pub(crate) fn contains(&self, psn: Psn) -> bool {
         let (word, bit) = Self::place(psn);
@@ -267,7 +267,7 @@ mod tests {
             prop_assert_eq!(index(set.first_missing(base.plus(from), count)), missing);
             let bits = (0..64).filter(|i| from + i < 128 && model.contains(&(from + i)));
             let wanted = bits.fold(0u64, |bits, i| bits | 1 << i);
-            // Bits beyond the window are ignored, because they belong to PSNs at the beginning of the window.
+            // Bits of PSNs from `base + 128` on are ignored, because these bits belong to PSNs from `base` on.
             let known = u64::MAX >> 64u32.saturating_sub(128 - from).min(63);
             prop_assert_eq!(set.bits(base.plus(from)) & known, wanted);
         }

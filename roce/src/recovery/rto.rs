@@ -82,10 +82,10 @@ impl RetransmitTimer {
 ///   RTO   = srtt + 4 rttvar, at least bound;     before the first round-trip sample: 1 ms
 ///   from the second probe on, a probe after a wait of RTO or more is reported to congestion control as a loss
 /// ```
-/// After [`EXPIRIES_UNMEASURED_MAX`] expiries without a sample of a timed packet ([`AdaptiveRto::on_acked`]), only such
-/// a sample ends the backoff (RFC 6298, section 5). If every ACK ended the backoff, a path whose round trip exceeds the
-/// PTO would yield no sample: each packet would be retransmitted before its ACK arrives (Karn's algorithm). Probe
-/// timeouts use up no retry; local ACK timeouts do.
+/// After [`EXPIRIES_UNMEASURED_MAX`] probe timeouts without a round-trip sample of a timed packet
+/// ([`AdaptiveRto::on_acked`]), only such a sample ends the backoff (RFC 6298, section 5). If every ACK ended the
+/// backoff, a path whose round trip exceeds the PTO would yield no sample: each packet would be retransmitted before
+/// its ACK arrives (Karn's algorithm). Probe timeouts use up no retry; local ACK timeouts do.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct AdaptiveRto {
     srtt_nanos: u64,
@@ -97,7 +97,7 @@ pub(crate) struct AdaptiveRto {
     timed_at: OptionalInstant,
     /// Number of times that the next PTO is doubled.
     backoff: u8,
-    /// Number of probe timeouts that expired since the last sample of a timed packet.
+    /// Number of probe timeouts that expired since the last round-trip sample of a timed packet (`timed_psn`).
     unmeasured: u8,
     /// Number of probe timeouts that expired since a packet was last acknowledged.
     expiries: u8,
@@ -117,7 +117,8 @@ const RTO_LOW_NANOS: u64 = 100_000;
 const RTO_HIGH_NANOS: u64 = 320_000;
 /// Largest number of packets in flight at which [`RTO_LOW_NANOS`] applies.
 const RTO_LOW_PKTS: u32 = 3;
-/// After this number of expiries without a sample of a timed packet, only such a sample ends the backoff of the PTO.
+/// After this number of probe timeouts without a round-trip sample of a timed packet (`timed_psn`), only such a sample
+/// ends the backoff of the PTO.
 const EXPIRIES_UNMEASURED_MAX: u8 = 8;
 /// Largest number of times that the PTO is doubled.
 const BACKOFF_MAX: u8 = 16;
@@ -139,7 +140,7 @@ impl Default for AdaptiveRto {
 }
 
 impl AdaptiveRto {
-    /// Returns whether a probe timeout expired since the last sample of a timed packet.
+    /// Returns whether a probe timeout expired since the last round-trip sample of a timed packet (`timed_psn`).
     #[inline]
     pub(crate) fn has_expired(&self) -> bool {
         self.unmeasured > 0
@@ -206,7 +207,7 @@ impl AdaptiveRto {
     }
 
     /// Records that packets were acknowledged: the next expiry is a tail loss probe. Ends the backoff if fewer than
-    /// [`EXPIRIES_UNMEASURED_MAX`] expiries occurred since the last sample of a timed packet.
+    /// [`EXPIRIES_UNMEASURED_MAX`] probe timeouts expired since the last round-trip sample of a timed packet.
     #[inline]
     pub(crate) fn on_progress(&mut self) {
         self.expiries = 0;

@@ -301,8 +301,9 @@ impl SentLog {
     }
 
     /// After an acknowledgement of `psn`, raises `largest_acked` of `space` or, for a retransmitted READ response, sets
-    /// `retransmission_acked`. If the acknowledgement arrives less than the shortest round trip after a retransmission,
-    /// has no effect: an earlier transmission elicited the acknowledgement (RFC 8985 section 6.2 step 2).
+    /// `retransmission_acked`. If the acknowledgement arrives less than the shortest round trip after the latest
+    /// retransmission of `psn`, has no effect: an earlier transmission of `psn` elicited the acknowledgement (RFC 8985
+    /// section 6.2 step 2).
     #[inline]
     fn raise_largest_acked(&mut self, space: PsnSpace, psn: Psn, time: AckTime) {
         let Transmission { number, sent_nanos } = *self.transmissions.at(psn.value());
@@ -542,9 +543,9 @@ impl SentLog {
         let is_above_acked =
             self.is_executed(above) && self.is_unacked(above) && !self.retransmitted.contains(above);
         let acked_above = once >> 1 | u64::from(is_above_acked) << (u64::BITS - 1);
-        // `last` has the highest PSN of each run to return. In the sum of `run` and `last`, a carry clears the bits of
-        // each run to return, and of no other run. The bits are reversed, because a carry passes to higher bits, but
-        // must pass to the lower PSNs of the run.
+        // `run` has all runs of consecutive PSNs of `again`; `last` has the highest PSN of each run to return. In the
+        // sum of `run` and `last`, a carry clears the bits of each run to return, and of no other run. The bits are
+        // reversed, because a carry passes to higher bits, but must pass to the lower PSNs of the run.
         let (run, last) = (again.reverse_bits(), (again & acked_above).reverse_bits());
         (run & !run.wrapping_add(last) | last).reverse_bits()
     }

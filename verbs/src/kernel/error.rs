@@ -66,7 +66,7 @@ pub enum KernelError {
         interface: String,
         /// Index of the interface.
         index: u32,
-        /// The 6 high bits of the QPNs.
+        /// Number of the taken lease: the 6 high bits of the QPNs that the other process has.
         number: u8,
     },
     /// The limit of open files (RLIMIT_NOFILE) does not permit the file descriptors that the lease of QPNs needs.

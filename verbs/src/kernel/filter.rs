@@ -163,7 +163,7 @@ mod tests {
         let (near, far) = UnixDatagram::pair().unwrap();
         SockRef::from(&far).attach_filter(&filter).unwrap();
         far.set_nonblocking(true).unwrap();
-        // On some kernels, `send` fails if the filter drops the datagram.
+        // On some kernels, `send` fails if the filter drops `frame`.
         let _ = near.send(frame);
         far.recv(&mut [0; 256]).is_ok()
     }

@@ -215,8 +215,8 @@ fn the_kernel_finds_neighbours_when_asked() {
     });
 }
 
-/// Returns two sums over IPv4 and IPv6: the number of datagrams that the kernel refused because their UDP port has no
-/// socket, and the number of datagrams that a socket dropped.
+/// Returns two sums over IPv4 and IPv6: the number of UDP datagrams that the kernel refused because their UDP port has
+/// no socket, and the number of UDP datagrams that a socket dropped.
 fn refused_and_dropped() -> (u64, u64) {
     let v6 = std::fs::read_to_string("/proc/net/snmp6").unwrap();
     let v6 = |name: &str| {
@@ -314,7 +314,7 @@ fn a_port_leaves_the_interface_as_it_was() {
 #[test]
 fn only_roce_packets_to_the_interface_reach_the_port() {
     in_namespace("only_roce_packets_to_the_interface_reach_the_port", || {
-        // With permanent neighbour entries, no datagram waits for ARP or neighbour discovery.
+        // With permanent neighbour entries, no UDP datagram waits for ARP or neighbour discovery.
         shell(
             "ip -n peer neighbour replace 10.9.0.50 lladdr 02:00:00:00:00:99 dev v1 nud permanent
              ip -n peer neighbour replace 10.9.0.1 lladdr 02:00:00:00:00:0a dev v1 nud permanent
@@ -322,13 +322,13 @@ fn only_roce_packets_to_the_interface_reach_the_port() {
              ip -n peer neighbour replace 2001:db8::1 lladdr 02:00:00:00:00:0a dev v1 nud permanent",
         );
         let mut opened = open_v0();
-        // The sixth payload byte of a datagram is the high byte of the destination QPN: `@` is 0x40.
+        // The sixth payload byte of a UDP datagram is the high byte of the destination QPN: `@` is 0x40.
         let send = |address: &str, port: u16| {
             let command = format!("echo QPN: @ {address} > /dev/udp/{address}/{port}");
             shell(&format!("ip netns exec peer bash -c '{command}'"));
         };
-        // Frames that the filter drops: datagrams to another UDP port, host or process, ICMP echo, an ARP broadcast, a
-        // frame sent by v0.
+        // Frames that the filter drops: UDP datagrams to another UDP port, host or process, ICMP echo, an ARP
+        // broadcast, a frame sent by v0.
         shell("ip netns exec peer bash -c 'echo QPN: 0 > /dev/udp/10.9.0.1/4791'");
         send("10.9.0.1", 9);
         send("2001:db8::1", 9);
@@ -336,7 +336,7 @@ fn only_roce_packets_to_the_interface_reach_the_port() {
         shell("ip netns exec peer ping -c 1 -W 1 10.9.0.1 >/dev/null || true");
         shell("ip netns exec peer ping -c 1 -W 1 10.9.0.77 >/dev/null || true");
         shell("bash -c 'echo QPN: @ out > /dev/udp/10.9.0.2/4791'");
-        // Frames that the filter accepts, sent last: a RoCE datagram over IPv4, and one over IPv6.
+        // Frames that the filter accepts, sent last: a RoCE packet over IPv4, and a RoCE packet over IPv6.
         send("10.9.0.1", 4791);
         send("2001:db8::1", 4791);
         let mut frames = Vec::new();

@@ -54,8 +54,8 @@ impl Signal {
 
 static SIGNALS: [Signal; 2] = [Signal::new(libc::SIGSEGV), Signal::new(libc::SIGBUS)];
 
-/// Makes `on_fault` the handler of SIGSEGV and SIGBUS, unless `on_fault` is the handler already. If all levels of a
-/// signal are in use, logs a warning instead.
+/// Makes `on_fault` the handler of SIGSEGV and SIGBUS, unless `on_fault` is the handler already. If `on_fault` was
+/// installed `LEVELS` times for a signal already, logs a warning instead.
 pub(super) fn install() -> Result<(), UnusableMemory> {
     static LEVELS_IN_USE: Mutex<[usize; 2]> = Mutex::new([0; 2]);
     if !CAN_RECOVER {
@@ -85,7 +85,7 @@ pub(super) fn unblock() {
 }
 
 /// If the present handler of `signal` is not in `ENTRIES`, installs `ENTRIES[level]` as its handler and increments
-/// `level`. If all levels are in use, logs a warning instead.
+/// `level`. If `level` is already `LEVELS`, logs a warning instead.
 fn install_signal(signal: &Signal, level: &mut usize) -> io::Result<()> {
     let current = action(signal.number, None)?;
     if ENTRIES.iter().any(|entry| *entry as usize == current.sa_sigaction) {
@@ -98,7 +98,8 @@ fn install_signal(signal: &Signal, level: &mut usize) -> io::Result<()> {
         );
         return Ok(());
     };
-    // `on_fault` may run before `action` returns, so the earlier action is stored first.
+    // `on_fault` may run before the call of `action` that replaces the handler returns, so the earlier action is stored
+    // first.
     earlier.store(Box::into_raw(Box::new(current)), Ordering::Release);
     // The mask and the restart of system calls are those of the earlier action, which `on_fault` may call.
     let flags = current.sa_flags & (libc::SA_RESTART | libc::SA_NODEFER);
@@ -140,13 +141,14 @@ fn action(number: c_int, new: Option<&sigaction>) -> io::Result<sigaction> {
     if result == 0 { Ok(old) } else { Err(io::Error::last_os_error()) }
 }
 
-/// The handler of level `LEVEL`. Async-signal-safe: the function compares and loads numbers, and calls only
-/// `sigaction`, `raise` and the handler of the earlier action.
+/// The handler that installation number `LEVEL`, from 0, gives to a signal. Async-signal-safe: the function compares
+/// and loads numbers, and calls only `sigaction`, `raise` and the handler in `Signal::earlier` at index `LEVEL`.
 extern "C" fn on_fault<const LEVEL: usize>(number: c_int, info: *mut siginfo_t, context: *mut c_void) {
     // SAFETY: the kernel, or a handler that was installed later, passes a valid `info`.
     let (code, addr) = unsafe { ((*info).si_code, (*info).si_addr()) };
-    // Codes above 0 are faults; the others are signals that a process sent. BUS_MCEERR_AO is an exception: it reports
-    // damaged memory that no instruction has accessed yet, so no instruction would fault again after the return.
+    // `si_code` above 0: a fault; otherwise a signal that a process sent. BUS_MCEERR_AO is an exception: this code
+    // reports damaged memory that no instruction has accessed yet, so no instruction would fault again after the
+    // return of this handler.
     let is_fault = code > 0 && (number, code) != (libc::SIGBUS, BUS_MCEERR_AO);
     // SAFETY: `context` is the context of the interrupted thread, since the action has SA_SIGINFO.
     if is_fault && unsafe { recover(addr as usize, context) } {

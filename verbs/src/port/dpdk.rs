@@ -70,7 +70,7 @@ impl DpdkPort {
         self.queues.iter_mut().for_each(EthQueue::disarm);
     }
 
-    /// Returns whether frames wait for room in the transmit ring, which no wake source reports.
+    /// Returns whether frames wait for room in the transmit ring. No wake source reports that the ring has room.
     pub(crate) fn is_tx_stalled(&self) -> bool {
         self.queues.first().is_tx_stalled()
     }

@@ -150,7 +150,7 @@ fn open_dedicated(eal: Eal, spec: &PortSpec, qpn_prefix: QpnPrefix) -> Result<Op
     if has_interrupts && let Ok(opened) = open_with(eal, spec, qpn_prefix, true) {
         return Ok(opened);
     }
-    // A device without enough interrupt vectors starts only without receive interrupts.
+    // A DPDK device without enough interrupt vectors starts only without receive interrupts.
     open_with(eal, spec, qpn_prefix, false)
 }
 
@@ -185,8 +185,8 @@ fn open_with(
     Ok(Opened { port, control, neighbour, shared: None, interface: None, lease: None })
 }
 
-/// Returns the MAC of a port whose device has the MAC `device`. On a tap, `device` is the MAC of the kernel's end, and
-/// the returned MAC differs from `device` in one bit, because the two ends need different MACs.
+/// Returns the MAC of a port whose DPDK device has the MAC `device`. On a tap, `device` is the MAC of the kernel's end,
+/// and the returned MAC differs from `device` in one bit, because the two ends need different MACs.
 fn own_mac(kind: PortKind, device: [u8; 6]) -> Mac {
     let [a, b, c, d, e, last] = device;
     Mac(if kind == PortKind::Tap { [a, b, c, d, e, last ^ 1] } else { device })

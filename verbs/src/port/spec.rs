@@ -51,8 +51,8 @@ impl PortKind {
         matches!(self, PortKind::AfPacket | PortKind::AfXdp)
     }
 
-    /// Returns whether the device of a dedicated port has an MTU setting. On other dedicated ports, only the size of
-    /// the packet buffers limits frames.
+    /// Returns whether the DPDK device of a dedicated port has an MTU setting. On other dedicated ports, only the size
+    /// of the packet buffers limits frames.
     pub(crate) fn has_mtu(self) -> bool {
         matches!(self, PortKind::Pci | PortKind::Tap)
     }
@@ -73,15 +73,15 @@ pub struct PortSpec {
     /// Gateway to destinations off the link. Refused on af_packet and af_xdp: af_packet ports use the kernel's routes,
     /// and af_xdp ports the gateways of the kernel's default routes.
     pub gateway: Option<IpAddr>,
-    /// MAC of the port; `None`: the MAC of the device or, on a tap, the MAC of the device with its lowest bit inverted,
-    /// because the kernel's tap interface has the MAC of the device.
+    /// MAC of the port; `None`: the MAC of the DPDK device. On a tap the lowest bit of the last byte of this MAC is
+    /// inverted, because the kernel's tap interface has the MAC of the DPDK device.
     pub mac: Option<Mac>,
     /// VLAN identifier, 1 to 4094: the port sends frames with a VLAN tag that has this identifier, and receives only
     /// frames with such a tag. `None`: no VLAN.
     pub vlan: Option<u16>,
     /// Largest IP packet, in bytes: at most the size of a packet buffer less 64 bytes and, on af_packet and af_xdp
-    /// ports, at most the MTU of the interface. `None`: on pci and tap ports the MTU of the device, on other ports the
-    /// largest permitted value.
+    /// ports, at most the MTU of the interface. `None`: on pci and tap ports the MTU of the DPDK device, on other ports
+    /// the largest permitted value.
     pub mtu_bytes: Option<u16>,
     /// Number of receive queues, and of transmit queues; at least 1.
     pub queues: u16,
@@ -108,7 +108,7 @@ pub enum PortSpecError {
         kind: &'static str,
         /// Description of the text that must follow `KIND:` in the name of a port.
         needed: &'static str,
-        /// Example of a port name of this kind.
+        /// Example of a port name of the kind `kind`.
         example: &'static str,
     },
     /// The text has an unknown key.

@@ -127,10 +127,10 @@ pub struct Events<P: Port> {
     now: Instant,
     /// The time at which the port sent the first packet.
     start: Option<Instant>,
-    /// Held frames, at most one per event.
+    /// Frames held for a delay, or until later packets have overtaken them: at most one for each packet event.
     delayed: Vec<DelayedFrame>,
     reserved: Staging,
-    /// Frames that the inner port has not accepted yet.
+    /// Frames that `port` has not accepted yet.
     outgoing: Staging,
 }
 
@@ -296,7 +296,7 @@ impl<P: Port> Port for Events<P> {
         if !self.is_active() {
             return self.port.tx_reserve(len_bytes);
         }
-        // If `outgoing` is not empty, the inner port is full, and no further frame can be sent.
+        // If `outgoing` is not empty, `self.port` is full, and no further frame can be sent.
         if self.outgoing.is_empty() { self.reserved.reserve(len_bytes) } else { None }
     }
 

@@ -38,7 +38,7 @@ impl EventPsn {
 }
 
 /// A packet event: counts, from 1, the packets that match `qp`, `space`, `psn` and `opcode`, and applies `impairment`
-/// to the packet at which the count becomes `pass`.
+/// to the packet at which the count of matching packets becomes `pass`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PacketEvent {
     /// Destination queue pair of the packet.
@@ -52,7 +52,7 @@ pub struct PacketEvent {
     /// Count of matching packets, from 1, at which the impairment is applied. If `psn` is a single PSN, 1 is the first
     /// transmission of this PSN, and 2 the first retransmission.
     pub pass: u32,
-    /// Impairment of the packet at which the count becomes `pass`.
+    /// Impairment of the packet at which the count of matching packets becomes `pass`.
     pub impairment: Impairment,
 }
 
@@ -126,5 +126,5 @@ impl EventPlan {
     }
 }
 
-// A message of `PacketEvent::check` contains the number 4096.
+// An error message of `PacketEvent::check` contains the number 4096.
 const _: () = assert!(CONNECTIONS_MAX == 4096);

@@ -137,27 +137,29 @@ impl Bench {
     }
 }
 
-/// A [`ResponseEvent`] with indices instead of PSNs.
+/// A [`ResponseEvent`] with indices instead of PSNs: the index of a PSN is its distance from [`FIRST_PSN`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Event {
     Ignored,
     Stale,
-    /// Go-back-N: the PSNs of all packets below this index are acknowledged.
+    /// Go-back-N: all packets whose PSN has an index below this index are acknowledged.
     Acked(i32),
-    /// Go-back-N: all PSNs below this index are acknowledged, and the packet at this index was lost.
+    /// Go-back-N: all packets whose PSN has an index below this index are acknowledged, and the packet whose PSN has
+    /// this index was lost.
     Lost(i32),
-    /// Go-back-N: the READ response at the first index is missing, the READ response at the second index was received.
+    /// Go-back-N: a missing READ response, as the index of its PSN; and a received READ response, as the index of its
+    /// PSN.
     Kept(i32, i32),
-    /// Selective repeat: all requests below this index are executed.
+    /// Selective repeat: all requests below the PSN with this index are executed.
     Executed(i32),
-    /// Selective repeat: a SACK; its PSN has this index.
+    /// Selective repeat: a SACK, as the index of its PSN.
     Sack(i32),
-    /// Selective repeat: a READ response, as the index of its PSN, and the index after the last response to its READ
-    /// request.
+    /// Selective repeat: a READ response; its PSN has the first index, the PSN after the last response to its READ
+    /// request has the second index.
     Response(i32, i32),
-    /// Selective repeat: a duplicate READ response; its PSN has this index.
+    /// Selective repeat: a duplicate READ response, as the index of its PSN.
     Duplicate(i32),
-    /// RNR NAK, as the index of its PSN, and its RNR wait in microseconds.
+    /// RNR NAK: index of its PSN (distance from `FIRST_PSN`), and its RNR wait in microseconds.
     Rnr(i32, u64),
     Failed(i32, WcStatus),
 }
@@ -198,7 +200,7 @@ struct Row {
     /// Clause of the IBA; empty if the result is a choice of this stack, or if no clause is known with certainty.
     rule: &'static str,
     una: i32,
-    /// Indices of the READ responses received above una.
+    /// READ responses received above una, as indices of their PSNs (distances from `FIRST_PSN`).
     acked: &'static [i32],
     /// True if all packets from una on were sent twice.
     is_sent_twice: bool,

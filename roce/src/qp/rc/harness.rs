@@ -192,12 +192,12 @@ impl Port for Recorder {
     fn tx_flush(&mut self) {}
 }
 
-/// Returns a response as text: its kind and the index of its PSN.
+/// Returns a response as text: its kind and the index of its PSN (PSN - [`FIRST_PSN`]).
 ///
 /// ```text
 ///   A3 ACK    N3 NAK PSN sequence error    I3 NAK invalid request    X3 NAK remote access error
 ///   R3 RNR NAK    O3 NAK remote operational error    D3f D3m D3l D3o  READ response FIRST, MIDDLE, LAST, ONLY
-///   S1<4[3,4]  SACK: expected PSN 1, PSNs 3 and 4 buffered, triggered by the packet of PSN 4
+///   S1<4[3,4]  SACK: expected PSN of index 1, PSNs of indices 3 and 4 buffered, triggered by the packet of index 4
 ///   S1<0=[]    SACK triggered by a duplicate    S1<4![3]  SACK: the reorder buffer had no room for a packet
 /// ```
 fn text_of(frame: &[u8]) -> String {

@@ -10,12 +10,12 @@
 //!     part P          READ response ONLY with PSN P, to a tail loss probe that requests no other response
 //!     first P         READ response FIRST or MIDDLE with PSN P
 //!     rnr P W         RNR NAK with PSN P and a wait of W us
-//!     out       sends the retransmissions that are permitted
+//!     out       sends the retransmissions that RNR wait and `in_flight_pkts_max` permit
 //!     time      calls `Requester::on_time`
 //!   state    "100 >3 y6 n2 RetryExcErr": `Requester::deadline`, then the parts that apply
 //!     100    deadline in us; "-" no deadline; "*" deadline not checked: it differs between the schemes
 //!     >3     PSN 3 is retransmitted next
-//!     y6 n2  retries left (y), RNR retries left (n), each if reduced; then the error status of a failed request
+//!     y6 n2  retries left (y), RNR retries left (n), each if reduced; then the error status of a failed work request
 //! ```
 
 use super::events::ResponseEvent;
@@ -104,7 +104,8 @@ impl Sender {
         self.sent(packets, has_ack_req);
     }
 
-    /// Records the permitted retransmissions as sent, in the order in which `Requester::transmit` sends them.
+    /// Records as sent the retransmissions that RNR wait and `in_flight_pkts_max` permit, in the order in which
+    /// `Requester::transmit` sends these packets.
     fn retransmit(&mut self) {
         while self.requester.rnr_until.is_none() && self.requester.recovery.is_retransmission() {
             let in_flight_pkts_max = self.requester.in_flight_pkts_max(&mut self.outstanding);

@@ -1,14 +1,14 @@
-//! READs of a responder: the queue of READs whose responses are still to be sent, and the history by which duplicates
-//! are recognised (IBA 9.7.5.1.2, C9-112).
+//! READs of a responder: the queue of READs whose responses are still to be sent, and the responder resources,
+//! by which duplicates are recognised (IBA 9.7.5.1.2, C9-112).
 //!
 //! ```text
-//!   history   | served | served    | served in part | waiting |      at most max_dest_rd_atomic READs
+//!   resources | served | served    | served in part | waiting |      at most max_dest_rd_atomic READs
 //!   queue              | duplicate | served in part | waiting |      in PSN order
 //! ```
-//! A duplicate READ request of 74 bytes may cause the retransmission of a megabyte. Therefore each READ of the history
-//! has a retransmission limit, in responses: [`RETRANSMITS_PER_READ`] times the number of responses of the READ, plus
-//! [`RETRANSMIT_PKTS_MIN`]. A response retransmitted beyond the retransmission limit takes a token of a token bucket,
-//! which the READs of the queue pair share; see [`RETRANSMIT_PKTS_PER_SEC`].
+//! A duplicate READ request of 74 bytes may cause the retransmission of a megabyte. Therefore each READ in the
+//! responder resources has a retransmission limit, in responses: [`RETRANSMITS_PER_READ`] times the number of responses
+//! of the READ, plus [`RETRANSMIT_PKTS_MIN`]. A response retransmitted beyond the retransmission limit takes a token of
+//! a token bucket, which the READs of the queue pair share; see [`RETRANSMIT_PKTS_PER_SEC`].
 
 use crate::id::Msn;
 use crate::psn::Psn;
@@ -101,13 +101,13 @@ pub(crate) enum NotQueued {
     OverLimit,
     /// Duplicates fill the queue; the READ is dropped, and the peer may retransmit it.
     NoRoom,
-    /// The READ is a duplicate, but is not part of a READ of the history.
+    /// The READ is a duplicate, but is not part of a READ in the responder resources.
     NotRemembered,
     /// The READ is a duplicate; its retransmission limit and the [`Allowance`] do not permit the retransmission.
     TooOften,
 }
 
-/// A READ of the history, and the unused part of its retransmission limit.
+/// A READ in the responder resources, and the unused part of its retransmission limit.
 #[derive(Clone, Copy, Debug)]
 struct ResponderResource {
     request: ReadRequest,
@@ -171,8 +171,9 @@ pub(crate) struct ReadQueue {
 }
 
 impl ReadQueue {
-    /// Creates an empty queue and history for `limit` READs. The queue also has room for `duplicates_max` duplicates,
-    /// or under go-back-N (`None`) for `limit` duplicates, because a go-back-N peer retransmits all outstanding READs.
+    /// Creates an empty queue and empty responder resources for `limit` READs. The queue also has room for
+    /// `duplicates_max` duplicates, or under go-back-N (`None`) for `limit` duplicates, because a go-back-N peer
+    /// retransmits all outstanding READs.
     pub(crate) fn new(limit: u8, duplicates_max: Option<usize>, mtu_bytes: u32) -> Self {
         let (places, retransmits_parts) = (usize::from(limit), duplicates_max.is_some());
         // If `limit` is 0, no READ is executed, so the queue needs no room for duplicates.
@@ -202,7 +203,7 @@ impl ReadQueue {
         if self.is_full() { Err(NotQueued::NoRoom) } else { Ok(()) }
     }
 
-    /// Queues a READ that [`ReadQueue::admit`] permitted, and adds it to the history.
+    /// Queues a READ that [`ReadQueue::admit`] permitted, and adds this READ to the responder resources.
     pub(crate) fn push(&mut self, request: ReadRequest) {
         self.forget_stale(request.first);
         if self.resources.len() >= usize::from(self.limit) {
@@ -279,9 +280,9 @@ impl ReadQueue {
         Ok(())
     }
 
-    /// Removes from the history each READ that is half the PSN circle or more below `psn`, because new requests reuse
-    /// its PSNs. `psn`: PSN executed last, or expected PSN. While `psn` advances by half the circle, at least one
-    /// call is required.
+    /// Removes from the responder resources each READ that is half the PSN circle or more below `psn`, because new
+    /// requests reuse its PSNs. `psn`: PSN executed last, or expected PSN. While `psn` advances by half the circle, at
+    /// least one call is required.
     #[inline]
     pub(crate) fn forget_stale(&mut self, psn: Psn) {
         let is_behind =
@@ -292,8 +293,8 @@ impl ReadQueue {
     }
 
     /// Rewinds the READ at position `place` of the queue, so that response `index` is sent next. The responses to be
-    /// retransmitted are deducted from `retransmits_left` of this READ (entry `read` of the history). The responses
-    /// beyond `retransmits_left` take tokens of the allowance.
+    /// retransmitted are deducted from `retransmits_left` of this READ (index `read` of `resources`). The responses
+    /// beyond `retransmits_left` take tokens of the [`Allowance`].
     fn rewind(&mut self, place: usize, index: u32, read: usize, now: Instant) -> Result<(), NotQueued> {
         let Some(sent) = self.queue.get(place).map(|waiting| waiting.sent) else { return Ok(()) };
         let wanted = sent.saturating_sub(index);
@@ -311,7 +312,7 @@ impl ReadQueue {
     }
 
     /// Returns the number of responses, at most `wanted`, that may be retransmitted. Deducts these responses from
-    /// `retransmits_left` of READ `read`; the responses beyond `retransmits_left` take tokens of the allowance.
+    /// `retransmits_left` of READ `read`; the responses beyond `retransmits_left` take tokens of the [`Allowance`].
     fn charge(&mut self, read: usize, wanted: u32, now: Instant) -> u32 {
         let Some(read) = self.resources.get_mut(read) else { return 0 };
         let granted = wanted.min(read.retransmits_left);
@@ -319,7 +320,7 @@ impl ReadQueue {
         granted + self.allowance.take(now, wanted - granted)
     }
 
-    /// Searches the history, which is in PSN order, for the READ that contains the duplicate with PSN `psn` and RETH
+    /// Searches `resources`, which are in PSN order, for the READ that contains the duplicate with PSN `psn` and RETH
     /// `reth`. Returns the index of this READ, and the responses requested by the duplicate.
     fn resource_of(&self, psn: Psn, reth: &Reth) -> Option<(usize, Waiting)> {
         let base = self.resources.front()?.request.first;
@@ -329,9 +330,9 @@ impl ReadQueue {
         Some((number, self.resources.get(number)?.request.part_at(psn, reth, self.mtu_bytes)?))
     }
 
-    /// Returns the highest PSN, at most `psn`, that belongs to no READ of the history. This PSN may belong to a READ
-    /// that has left the history: the peer has received all responses of that READ, because the peer has at most as
-    /// many outstanding READs as the history has entries.
+    /// Returns the highest PSN, at most `psn`, that belongs to no READ in the responder resources. This PSN may belong
+    /// to a READ that was removed from them: the peer has received all responses of that READ, because the peer has at
+    /// most `limit` outstanding READs.
     pub(crate) fn last_before(&self, psn: Psn) -> Psn {
         let mut psn = psn;
         for read in self.resources.iter().rev().map(|read| read.request) {
@@ -358,7 +359,7 @@ impl ReadQueue {
         }
     }
 
-    /// Removes all READs from the queue; the history is unchanged.
+    /// Removes all READs from the queue; the responder resources are unchanged.
     pub(crate) fn clear(&mut self) {
         self.queue.clear();
         self.new_reads = 0;

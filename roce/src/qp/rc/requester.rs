@@ -181,7 +181,7 @@ impl Requester {
         self.rnr_retries_left = config.rnr_retry;
     }
 
-    /// Sends requests and retransmissions until no packet is ready or permitted, the budget is used up, or the port is
+    /// Sends requests and retransmissions until no packet is ready or permitted, `tx.budget` is 0, or the port is
     /// full.
     pub(crate) fn transmit<P: Port>(
         &mut self,
@@ -205,7 +205,7 @@ impl Requester {
                 return TxOutcome::MoreToSend;
             }
             if place.span.packets == 0 {
-                // A local operation was executed. The budget also bounds the local operations of a poll.
+                // A local operation was executed. `tx.budget` also bounds the local operations of a poll.
                 *tx.budget -= 1;
                 continue;
             }
@@ -351,7 +351,7 @@ impl Requester {
         Ok(true)
     }
 
-    /// If budget and port permit, sends the second packet of a doubled READ request. The two packets have one
+    /// If `tx.budget` and port permit, sends the second packet of a doubled READ request. The two packets have one
     /// transmission number, because the responder answers only one of them; therefore the sent-packet log records only
     /// the first packet.
     #[cold]
@@ -521,8 +521,9 @@ impl Requester {
         None
     }
 
-    /// If the RNR wait is over, ends the wait. Processes an expired timer. If the oldest work request failed, returns
-    /// its error status. Not inlined, because otherwise an idle poll would save registers for this function.
+    /// If the RNR wait is over, ends the RNR wait. If the loss timer has expired, processes the expiry. If the oldest
+    /// work request failed, returns its error status. Not inlined, because otherwise an idle poll would save registers
+    /// for this function.
     #[cold]
     #[inline(never)]
     pub(crate) fn on_time(

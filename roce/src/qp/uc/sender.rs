@@ -58,7 +58,7 @@ impl Sender {
         self.fault.take()
     }
 
-    /// Sends packets until no packet is left or permitted, the budget is used up, or the port is full.
+    /// Sends packets until no packet is left or permitted, `tx.budget` is 0, or the port is full.
     pub(crate) fn transmit<P: Port>(
         &mut self,
         outstanding: &mut Outstanding,
@@ -75,7 +75,7 @@ impl Sender {
                 return TxOutcome::MoreToSend;
             }
             if place.span.packets == 0 {
-                // A local operation was executed. The budget also bounds the local operations of a poll.
+                // A local operation was executed. `tx.budget` also bounds the local operations of a poll.
                 *tx.budget -= 1;
                 continue;
             }

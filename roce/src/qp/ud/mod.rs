@@ -23,7 +23,8 @@ pub(crate) struct Ud {
 }
 
 impl Ud {
-    /// Creates the state. `first` and `ip_id` are the PSN and the IPv4 identification of the first packet.
+    /// Creates the protocol state of a queue pair of UD. `first` and `ip_id` are the PSN and the IPv4 identification of
+    /// the first packet sent.
     pub(crate) fn new(qpn: Qpn, qkey: QKey, first: Psn, ip_id: u16) -> Self {
         Ud { qkey, sender: Sender::new(qpn, first, ip_id) }
     }

@@ -83,8 +83,8 @@ impl Sender {
         self.fault.take()
     }
 
-    /// Sends datagrams until none is left, the oldest datagram cannot be sent, the budget is used up, or the port is
-    /// full. `open` returns the address handle of an `AhId`; `None` if the `AhId` was destroyed or never existed.
+    /// Sends datagrams until none is left, the oldest datagram cannot be sent, `tx.budget` is 0, or the port is full.
+    /// `open` returns the address handle of an `AhId`; `None` if the `AhId` was destroyed or never existed.
     pub(crate) fn transmit<'h, P: Port>(
         &mut self,
         outstanding: &mut Outstanding,

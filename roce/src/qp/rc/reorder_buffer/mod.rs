@@ -168,7 +168,7 @@ impl ReorderBuffer {
         }
     }
 
-    /// Frees the copy of `psn`, if any. Returns whether a copy was freed. The PSN remains in `set`.
+    /// Frees the buffered request with PSN `psn`, if any. Returns whether a request was freed. `psn` remains in `set`.
     #[inline]
     fn drop_copy(&mut self, psn: Psn, store: &mut ReorderStore) -> bool {
         let Some(cell) = self.cell(psn) else { return false };

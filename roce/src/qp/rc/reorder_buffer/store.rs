@@ -56,7 +56,7 @@ pub(super) const fn cells_of(len_bytes: usize) -> u32 {
 #[derive(Clone, Copy, Debug)]
 struct Request {
     header: RequestHeader,
-    /// Index of the queue pair in the table of the device.
+    /// Index of the queue pair in the device's table of queue pairs.
     slot: u32,
     /// Length of extension headers and payload, in bytes.
     len_bytes: u32,
@@ -70,7 +70,7 @@ struct Segment {
     /// Index of the next cell of the request, or of the next free cell. Stored separately from `requests`, so that the
     /// indices of the cells of a long request are in few cache lines.
     next: CircularArray<u32>,
-    /// The request of which the cell is the first.
+    /// For each cell, the request whose first cell it is; `None` for the other cells.
     requests: CircularArray<Option<Request>>,
     bytes: Box<[[u8; CELL_BYTES]]>,
 }
@@ -174,7 +174,8 @@ impl ReorderStore {
         }
     }
 
-    /// Returns whether the queue pair with index `slot` may buffer a request whose body has `len_bytes` bytes.
+    /// Returns whether the queue pair with index `slot` may buffer a request with `len_bytes` bytes of extension
+    /// headers and payload.
     #[inline]
     pub(super) fn has_room(&self, slot: usize, len_bytes: usize) -> bool {
         let (Some(share), cells) = (self.share(slot), cells_of(len_bytes)) else { return false };
@@ -335,7 +336,7 @@ impl ReorderStore {
     }
 
     /// Returns whether the `cells` cells of a request, of which `first` is the first, are consecutive and in one
-    /// segment.
+    /// [`Segment`].
     #[inline]
     fn is_consecutive(&self, first: u32, cells: u32) -> bool {
         let is_next = |at| self.next(at) == Some(at + 1);

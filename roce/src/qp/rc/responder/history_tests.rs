@@ -1,4 +1,4 @@
-//! Test of the history of READs: 2^24 PSNs after a READ, an ACK may have the PSN that the READ had.
+//! Test of the responder resources: 2^24 PSNs after a READ, an ACK may have the PSN that the READ had.
 
 use super::{Responder, ResponderConfig};
 use crate::id::{Msn, RKey};
@@ -12,7 +12,7 @@ use crate::wire::{Opcode, Reth};
 
 /// A READ has PSN `first`. Then 2^24 further PSNs, none of a READ, are executed in four quarters. The ACK after each
 /// quarter has the PSN executed last; after the last quarter this PSN is `first`. If `forget_stale` did not remove the
-/// READ from the history, the last ACK would have PSN `first - 1`.
+/// READ from the responder resources, the last ACK would have PSN `first - 1`.
 #[test]
 fn an_acknowledgement_goes_up_to_a_psn_that_a_read_had_a_round_of_psns_before() {
     let first = Psn::new(0xFF_FF00);

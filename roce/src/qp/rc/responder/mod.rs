@@ -50,7 +50,7 @@ pub(crate) struct Responder {
     order: Order,
     recovery: ResponderRecovery,
     msn: Msn,
-    /// True after the first READ was executed. While false, queue and history of `reads` are empty.
+    /// True after the first READ was executed. While false, queue and responder resources of `reads` are empty.
     has_reads: bool,
     inbound: Inbound,
     /// Boxed, because messages other than READs need only `has_reads`.
@@ -317,7 +317,7 @@ impl Responder {
     }
 
     /// Sends the SACK that is due, then READ responses as `congestion` permits, then the ACK or NAK that is due. Stops
-    /// when the budget is used up or the port is full.
+    /// when `tx.budget` is 0 or the port is full.
     pub(crate) fn transmit<P: Port>(
         &mut self,
         congestion: &mut Congestion,

@@ -35,7 +35,7 @@ impl Disposition {
         matches!(self, Disposition::Buffered | Disposition::BufferedInstead | Disposition::Placed)
     }
 
-    /// Returns whether this packet, or a packet buffered before, was dropped because there was no room.
+    /// Returns whether the received packet, or a buffered packet, was dropped because the reorder buffer had no room.
     pub(super) fn lacked_room(self) -> bool {
         matches!(self, Disposition::NoRoom | Disposition::BufferedInstead)
     }

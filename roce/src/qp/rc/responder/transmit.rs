@@ -106,10 +106,10 @@ impl Transmitter<'_> {
             Due::Ack if self.acks.delays_ack(expected) => return TxOutcome::AckDelayed,
             Due::Ack => (self.last_acknowledged(), Syndrome::ACK),
             Due::Refusal(syndrome) => (expected, syndrome),
-            Due::Sack { .. } => return TxOutcome::MoreToSend, // the SACK was not sent for lack of budget
+            Due::Sack { .. } => return TxOutcome::MoreToSend, // the SACK was not sent: `tx.budget` was 0
         };
-        // Linux's rxe ignores a second NAK (PSN sequence error) until an ACK advances its window, so an ACK precedes
-        // the NAK.
+        // Linux's rxe ignores a second NAK (PSN sequence error) until an ACK advances the una of rxe, so this responder
+        // sends an ACK before the NAK.
         let is_sequence_error = syndrome == Syndrome::Nak(NakCode::PsnSequenceError);
         if is_sequence_error && self.order.buffers() && self.acks.last_acked_psn() != psn {
             if *tx.budget == 0 {
@@ -142,10 +142,10 @@ impl Transmitter<'_> {
         self.reads.last_before(last)
     }
 
-    /// Removes from the history the READs whose PSNs new requests reuse. A call is necessary at least once per half of
-    /// the PSN circle. The calls for each ACK, each SACK and each new READ are sufficient: a requester may have at most
-    /// half of the PSN circle unacknowledged (IBA 9.7.2), so the requester elicits an ACK or SACK or sends a READ at
-    /// least this often.
+    /// Removes from the responder resources the READs whose PSNs new requests reuse. A call is necessary at least once
+    /// per half of the PSN circle. The calls for each ACK, each SACK and each new READ are sufficient: a requester may
+    /// have at most half of the PSN circle unacknowledged (IBA 9.7.2), so the requester elicits an ACK or SACK or sends
+    /// a READ at least this often.
     #[inline]
     fn forget_stale_reads(&mut self) {
         self.reads.forget_stale(self.order.expected().minus(1));
