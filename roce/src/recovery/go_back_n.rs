@@ -60,8 +60,8 @@ pub(crate) struct GoBackN {
     /// While `next` is below `max_sent`: the PSNs from `next` to below `lost_end` are lost, except those in `received`,
     /// and the PSNs from `lost_end` on are in flight.
     lost_end: Psn,
-    /// If above `una`: each PSN from `una` to below this PSN was retransmitted or is in `received`. Otherwise no PSN in
-    /// flight was retransmitted.
+    /// If above `una`: each PSN from `una` to below this PSN was retransmitted, or its READ response was received (is in
+    /// `received`). Otherwise no PSN in flight was retransmitted.
     retransmitted_end: Psn,
     /// Set when a NAK or implied NAK moves `next` back to `una`. While set, a NAK or implied NAK does not move `next`,
     /// because each response after a lost READ response is an implied NAK. Cleared by a timeout; also cleared when
