@@ -145,8 +145,8 @@ counters! {
         rp_cnp_handled,
         /// CNPs received without the BECN bit, or under a congestion control scheme that does not use CNPs.
         rp_cnp_ignored,
-        /// Work requests that failed because an L_Key does not permit the access, or because the memory that their
-        /// scatter/gather lists name could not be accessed (`WcStatus::LocProtErr`).
+        /// Work requests that failed because an L_Key does not permit the access, or because the memory named by
+        /// their scatter/gather lists could not be accessed (`WcStatus::LocProtErr`).
         local_protection_err,
         /// Send and receive work requests completed with a flush error.
         cqe_flush_err,

@@ -46,7 +46,7 @@ const EMPTY: Entry = Entry { number: 0, slot: GONE };
 pub(crate) struct Table<T> {
     /// Mask of the random bits of a number.
     random_mask: u32,
-    /// Prefix: the bits outside `random_mask`, equal in all numbers.
+    /// Prefix: the bits that are not random (not in `random_mask`), equal in the numbers of all objects of this table.
     prefix: u32,
     max_len: usize,
     len: usize,
@@ -217,7 +217,8 @@ impl<T> Table<T> {
         (place + 1) & (self.index.len() - 1)
     }
 
-    /// Returns the position in `index` of a number that has an object or is in quarantine; `None` for other numbers.
+    /// Returns the position in the hash table `index` of a number that has an object or is in quarantine; `None` for
+    /// other numbers.
     fn place_of(&self, number: u32) -> Option<usize> {
         let mut place = self.home(number);
         loop {

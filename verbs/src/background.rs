@@ -55,10 +55,10 @@ const SPURIOUS_MAX: u32 = 16;
 /// costs this process a memory barrier of all processors (membarrier(2)). With this number, the two costs are of the
 /// same order.
 const ARMED_POLLS_MAX: u32 = 8;
-/// Interval between two calls of [`BackgroundServer::maintain`] on an idle device.
+/// Interval between two calls of [`BackgroundServer::maintain`] while no application thread polls the engine or pushes.
 const MAINTAIN_IDLE: Duration = Duration::from_secs(1);
-/// Interval between two calls of [`BackgroundServer::maintain`] on a device in use. Equal to the interval at which
-/// `watch.rs` compares counters with their values in the last log lines.
+/// Interval between two calls of [`BackgroundServer::maintain`] while application threads poll the engine or push.
+/// Equal to the interval at which `watch.rs` compares counters with their values in the last log lines.
 const MAINTAIN_ACTIVE: Duration = Duration::from_millis(200);
 /// Interval between two calls of [`BackgroundServer::maintain`] while the link of a memif client is down, or neighbours
 /// of a shared port are unresolved.
@@ -112,13 +112,14 @@ pub(crate) struct BackgroundServer {
     linger: Linger,
     nap: Duration,
     watching: Option<Watching>,
-    /// Number of polls by application threads (`Activity::polls`) until the last call of `maintain`.
+    /// Number of polls and pushes by application threads (`Activity::polls`) until the last call of `maintain`.
     polls_maintained: u64,
-    /// Number of polls by application threads (`Activity::polls`) until the beginning of the last sleep.
+    /// Number of polls and pushes by application threads (`Activity::polls`) until the last call of `sleep`
+    /// that locked the engine.
     polls_slept: u64,
     spurious: u32,
     /// Number of further polls in `drive` that must find work before the background thread disarms the port:
-    /// `ARMED_POLLS_MAX` after the last sleep, 0 after this thread has disarmed the port.
+    /// `ARMED_POLLS_MAX` after a call of `sleep`, 0 after this thread has disarmed the port.
     armed_polls: u32,
     /// Whether the statistics socket may end a rest. After a failure to accept a connection, false until the next call
     /// of `maintain`.
@@ -232,8 +233,8 @@ impl BackgroundServer {
         let mut until = self.maintain_at;
         let is_led = shared.sleep.is_led();
         let is_used = std::mem::replace(&mut self.polls_slept, polls) != polls;
-        // `armed_polls` is set also while a thread is the leader, because the leader arms the port before it returns
-        // from `CompChannel::wait`.
+        // `armed_polls` (polls with work until the port is disarmed) is set also while a thread is the leader, because
+        // the leader arms the port before it returns from `CompChannel::wait`.
         self.armed_polls = ARMED_POLLS_MAX;
         if is_led {
             // After the leader has returned from `CompChannel::wait`, `Sleep::ring_if_due` rings the bell if a deadline
@@ -343,7 +344,8 @@ impl BackgroundServer {
         let shared = &*self.shared;
         let is_left = || shared.sleep.is_watching() && !shared.sleep.is_led();
         match &mut self.watching {
-            // `is_left` is called again, because a thread may request a notification during `is_polled`.
+            // `is_left` is called again, because a thread may end the takeover during `is_polled`, by a request for a
+            // notification.
             Some(watching) if is_left() && is_polled(shared) && is_left() => {
                 watching.nap = (watching.nap * 2).min(NAP_MAX);
             }

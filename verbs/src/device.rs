@@ -359,7 +359,8 @@ impl Shared {
         self.is_of_this_process().then(|| self.inspect())
     }
 
-    /// Locks the engine as [`Shared::try_inspect`] does. Called only in the process that opened the device.
+    /// Locks the engine, also after a fatal error; waits while another thread drives the engine. Called only in the
+    /// process that opened the device.
     pub(crate) fn inspect(&self) -> DriveGuard<'_, DeviceCore> {
         self.driven.lock()
     }
@@ -439,7 +440,8 @@ impl Shared {
     /// application threads makes the background thread stop. Otherwise tries `LOCK_TRIES` times to lock the engine and
     /// poll. If all tries fail, calls `relax`, because the thread that has the lock may be waiting for a processor.
     ///
-    /// `spin` and `relax` sleep at long intervals. Without these sleeps, a calling thread with the scheduling policy
+    /// Most calls of `spin` return at once, and most calls of `relax` yield the processor; at long intervals a call
+    /// sleeps. Without these sleeps, a calling thread with the scheduling policy
     /// SCHED_FIFO would wait for ever if the thread that has the lock is on the same processor.
     #[cold]
     #[inline(never)]

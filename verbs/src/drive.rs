@@ -69,7 +69,7 @@ impl<T: Drive> Drop for PoisonGuard<'_, T> {
     }
 }
 
-/// A guard whose drop releases the lock, then sends the work requests of threads that set `asked`.
+/// A guard whose drop releases the lock, then sends the work requests of threads that failed to lock and set `asked`.
 pub(crate) struct DriveGuard<'a, T: Drive> {
     // `poison_guard` is dropped first and releases the lock, because the drop of `_answer` takes the lock again.
     poison_guard: PoisonGuard<'a, T>,
@@ -117,9 +117,10 @@ impl<T: Drive> DriveLock<T> {
         self.driven.try_lock()
     }
 
-    /// Sends the work requests of threads that set `asked`. On reliable connections, the loop ends at the latest when
-    /// all send queues are full: no thread can then post, because only ACKs free entries, and the loop receives no ACK.
-    /// On unreliable connections, transmission frees entries, so the loop continues while other threads post.
+    /// Sends the work requests of threads that failed to lock and set `asked`. On reliable connections, the loop ends
+    /// at the latest when all send queues are full: no thread can then post, because only ACKs free entries of send
+    /// queues, and the loop receives no ACK. On unreliable connections, transmission frees these entries, so the loop
+    /// continues while other threads post.
     #[cold]
     fn answer(&self) {
         // A thread that panicked must not use the engine, which the panic may have left in an inconsistent state.
@@ -181,18 +182,19 @@ const POSTS_PER_PUSH: u32 = 16;
 /// engine.
 pub(crate) struct Activity {
     polls: AtomicU64,
-    /// Value of `polls` after the last push by a thread that posted. Posts are counted per device, not per queue pair:
-    /// otherwise a thread that posts to several queue pairs in turn would push at each post, because the push for one
-    /// queue pair counts as a poll for the others.
+    /// Value of `polls` at the last [`Activity::end_push`]. Posts are counted per device, not per queue pair: otherwise
+    /// a thread that posts to several queue pairs in turn would push at each post, because the push for one queue pair
+    /// counts as a poll for the others.
     polls_at_push: AtomicU64,
-    /// Number of send work requests posted since the last push by a thread that posted. If several threads post at the
-    /// same time, some posts may not be counted; a push is then requested later.
+    /// Number of send work requests posted since the last [`Activity::end_push`]. If several threads post at the same
+    /// time, some posts may not be counted; [`Activity::count_posts`] then requests a push later.
     posts: AtomicU32,
     /// Time of the last poll, in nanoseconds of the engine's clock.
     last_nanos: AtomicU64,
-    /// Value of `polls` at the last [`Activity::await_polls`].
+    /// Number of polls and pushes at the last [`Activity::await_polls`].
     polls_awaited: AtomicU64,
-    /// Number of polls since `polls_awaited` from which on [`Activity::is_polled`] returns true.
+    /// [`Activity::is_polled`] returns true after at least this number of polls and pushes since the last
+    /// [`Activity::await_polls`].
     polls_min: AtomicU64,
     background_drives: AtomicBool,
 }
@@ -242,7 +244,7 @@ impl Activity {
         self.polls() != self.polls_at_push.load(Ordering::Relaxed) || posts >= POSTS_PER_PUSH
     }
 
-    /// Begins to count posts anew, after a push that [`Activity::count_posts`] requested.
+    /// Begins to count posts anew. Called by a thread that posted work requests and then pushed.
     #[inline]
     pub(crate) fn end_push(&self) {
         self.posts.store(0, Ordering::Relaxed);

@@ -62,12 +62,12 @@ pub enum OpenError {
     /// An IP address, prefix length or VLAN in the port's name is not valid for the GID table.
     #[error(transparent)]
     Gid(#[from] GidError),
-    /// This process has the port open already, and the device cannot be shared.
+    /// This process has the port open already, and a further context cannot share the device.
     #[error("this process has {port} open, but {reason}")]
     Open {
         /// The port's name.
         port: String,
-        /// Reason why the device cannot be shared, and the remedy.
+        /// Reason why a further context cannot share the device, and the remedy.
         reason: String,
     },
     /// A key in the port's name does not apply to this kind of port.

@@ -32,8 +32,8 @@ impl Semaphore for OwnedFd {
 #[derive(Debug)]
 pub(crate) struct Inbox<T, S = OwnedFd> {
     ready: Mutex<VecDeque<T>>,
-    /// Number of events in `ready`, plus 1 after `close`. Waiters poll the file descriptor, which is readable while the
-    /// number is above 0.
+    /// Number of pending events (length of the queue `ready`), plus 1 after `close`. Waiters poll the file descriptor,
+    /// which is readable while the number is above 0.
     count: S,
     /// The process that created the inbox. A process forked from the creator shares the file descriptor with the
     /// creator, so in the forked process `Inbox::take` and `Inbox::take_with` return `None`. No other function that

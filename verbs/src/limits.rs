@@ -18,7 +18,7 @@ pub const DESCRIPTORS_PER_DEVICE: u64 = 40;
 pub struct TooFewDescriptors {
     /// The object that needs the descriptors.
     pub what: &'static str,
-    /// Number of descriptors that the object needs.
+    /// Number of descriptors that the object `what` needs.
     pub needed: u64,
     /// Number of open descriptors of the process. Descriptors whose values are `limit` or more are not counted.
     pub open: u64,

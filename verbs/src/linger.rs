@@ -12,7 +12,7 @@ pub(crate) struct Linger {
     time: Duration,
     /// Time at which the thread stops polling if no poll finds work before; `None` while the thread need not poll.
     until: Option<Instant>,
-    /// Whether at least one poll since `until` was set has found no work.
+    /// Whether at least one poll has found no work since `until`, the time at which the thread stops polling, was set.
     was_idle: bool,
 }
 

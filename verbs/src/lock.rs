@@ -104,7 +104,7 @@ mod double {
     pub(crate) struct Lock<T> {
         held: AtomicBool,
         /// The protected value. The mutex is never contended, because a thread locks the mutex only after the thread
-        /// has set `held`.
+        /// has set `held`, that is, after the thread has taken the spin lock.
         value: Mutex<T>,
     }
 

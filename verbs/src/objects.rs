@@ -116,7 +116,8 @@ impl ContextObjects {
     }
 
     /// Destroys `object`. If two threads destroy the same object at the same time, one of the two calls fails. No
-    /// thread removes a new object of the same number from `owned`, because the number is in quarantine.
+    /// thread removes a new object of the same number from `owned` (objects of this context), because the number is in
+    /// quarantine.
     fn destroy(&self, object: Object) -> Result<(), Error> {
         self.known(object)?;
         let shared = self.shared();

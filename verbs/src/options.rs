@@ -14,8 +14,8 @@ use roce::port::fault::FaultConfig;
 /// Which threads poll a device.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum ProgressPolicy {
-    /// Application threads that poll; while none does, the background thread, which sleeps until a frame arrives or a
-    /// timer of the engine expires.
+    /// Application threads that poll drive the engine. While no application thread polls, the background thread drives
+    /// the engine, and sleeps until a frame arrives or a timer of the engine expires.
     #[default]
     Adaptive,
     /// The background thread, which polls without pause and occupies a processor, and application threads that poll.
@@ -59,7 +59,8 @@ pub struct DeviceOptions {
     /// Impairments that the port applies, each with a probability, to sent frames, received frames or both
     /// ([`FaultConfig::direction`]).
     pub faults: FaultConfig,
-    /// Packet events: impairments of single packets that the port sends, applied before `faults`.
+    /// Packet events: impairments of single packets that the port sends, applied before the impairments of
+    /// `faults`, which have probabilities.
     pub events: EventPlan,
     /// Path of the capture file (pcap) of all frames sent and received, as they are on the wire; `None`: no capture.
     pub pcap: Option<PathBuf>,

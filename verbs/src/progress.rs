@@ -56,7 +56,7 @@ type ServerId = u64;
 struct Members {
     /// Background servers that the background thread has not taken yet.
     joining: Vec<(ServerId, BackgroundServer)>,
-    /// The background servers that exist, those in `joining` included.
+    /// All background servers that exist, including those that the background thread has not taken yet.
     serving: Vec<ServerId>,
     last_id: ServerId,
     /// The background thread, and the descriptor that wakes this thread; `None` if no background thread runs.

@@ -78,7 +78,7 @@ impl QpQueues {
         }
     }
 
-    #[inline(never)] // The calling post then needs fewer registers.
+    #[inline(never)] // If inlined, `push` would take registers of the functions that post.
     fn push(&self) {
         self.shared.push();
         self.shared.activity.end_push();

@@ -84,7 +84,8 @@ pub(crate) struct Sleep<B = OwnedFd> {
     /// sleeps. Written with the engine locked.
     until: AtomicU64,
     /// Time at which the background thread wakes by itself. When the leader returns from
-    /// `CompChannel::wait`, the leader copies this time to `until`.
+    /// `CompChannel::wait`, the leader copies this time to `until`, the time at which the sleeping server
+    /// wakes.
     background_until: AtomicU64,
     /// Whether a thread in `CompChannel::wait` is the server.
     led: AtomicBool,

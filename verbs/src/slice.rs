@@ -1,4 +1,4 @@
-//! The time slice of the background thread.
+//! Sets the time slice that the kernel's scheduler gives to the background thread.
 #![allow(unsafe_code)]
 
 use std::mem::zeroed;

@@ -19,7 +19,8 @@ pub(crate) struct WakeSet {
 }
 
 impl WakeSet {
-    /// Returns the wake sources of `port`, switched off; `None` if a queue of the port has none.
+    /// Returns the wake sources of `port`; `None` if a queue of the port has no wake source. Frames do not make the
+    /// descriptor `epoll` readable until [`WakeSet::switch`] is called with true.
     pub(crate) fn new(port: &mut DpdkPort) -> io::Result<Option<Self>> {
         let Some(kind) = port.wake_kind() else { return Ok(None) };
         let mut sources = Vec::new();
@@ -47,7 +48,8 @@ impl WakeSet {
         &self.sources
     }
 
-    /// If `on` is true, frames make the descriptor of the background thread readable. The caller has locked the engine.
+    /// If `on` is true, frames make the descriptor `epoll` readable, on which the background thread sleeps. The caller
+    /// has locked the engine.
     pub(crate) fn switch(&self, on: bool) {
         if self.is_on.load(Ordering::Relaxed) == on {
             return;

@@ -41,7 +41,7 @@ parameters! {
         /// Fast recovery ends when the number of increases by the timer, or the number of increases by bytes, exceeds
         /// `rpg_threshold`. Additive increase follows or, when both numbers exceed `rpg_threshold`, hyper increase.
         rpg_threshold = 5, in 1 to 31;
-        /// The maximum rate, at which the limiter is removed, in Mbit/s; 0: the link's speed.
+        /// The maximum rate, at which the rate limiter is removed, in Mbit/s; 0: the link's speed.
         rpg_max_rate = 0, in 0 to 10_000_000;
         /// Step of the target rate in an additive increase, in Mbit/s.
         rpg_ai_rate = 40, in 1 to 10_000_000;
@@ -53,8 +53,8 @@ parameters! {
         rpg_min_dec_fac = 50, in 0 to 100;
         /// The lowest rate, in Mbit/s.
         rpg_min_rate = 1, in 1 to 10_000_000;
-        /// If a CNP arrives while no limiter exists (the rate is the maximum rate), the rate is set to this value, in
-        /// Mbit/s, before the decrease. 0: the decrease begins at the maximum rate.
+        /// If a CNP arrives while no rate limiter exists (the rate is the maximum rate), the rate is set to this value,
+        /// in Mbit/s, before the decrease. 0: the decrease begins at the maximum rate.
         rate_to_set_on_first_cnp = 0, in 0 to 10_000_000;
         /// Weight of the old alpha in an update of alpha, in 1024ths.
         dce_tcp_g = 1020, in 0 to 1023;
@@ -62,7 +62,7 @@ parameters! {
         dce_tcp_rtt = 55, in 1 to 131_071;
         /// Least time between rate decreases, in microseconds.
         rate_reduce_monitor_period = 50, in 1 to 1_000_000;
-        /// If a CNP arrives while no limiter exists (the rate is the maximum rate), alpha is set to this value, in
+        /// If a CNP arrives while no rate limiter exists (the rate is the maximum rate), alpha is set to this value, in
         /// 1024ths, before the decrease.
         initial_alpha_value = 1023, in 1 to 1023;
     }
@@ -110,7 +110,7 @@ struct Limiter {
     alpha: u64,
     /// Time up to which alpha was updated.
     alpha_at: Instant,
-    /// Whether a CNP was received since `alpha_at`.
+    /// Whether a CNP was received since `alpha_at`, the time up to which alpha was updated.
     notified: bool,
     /// Time at which the decrease for a CNP is due; `None` if no CNP was received since the last decrease.
     decrease_at: Option<Instant>,
@@ -148,7 +148,7 @@ impl Dcqcn {
         self.parameters.window_pkts
     }
 
-    /// Returns the rate of the limiter in bits per second; `None`: no limiter, so the rate is the maximum.
+    /// Returns the rate of the rate limiter in bits per second; `None`: no rate limiter, so the rate is the maximum.
     pub(crate) fn rate_bits_per_sec(&self) -> Option<u64> {
         self.limiter.as_ref().map(|limiter| limiter.pacer.bits_per_sec())
     }
@@ -160,7 +160,7 @@ impl Dcqcn {
         self.limiter.as_ref().is_none_or(|limiter| limiter.pacer.next_at() <= now)
     }
 
-    /// Returns the time at which to call [`Dcqcn::may_send`] again; `None` without a limiter.
+    /// Returns the time at which to call [`Dcqcn::may_send`] again; `None` without a rate limiter.
     pub(crate) fn next_permit_at(&self) -> Option<Instant> {
         // The result is no later than the next rate change, because the new rate may permit a packet earlier than the
         // present rate does.
@@ -215,7 +215,7 @@ impl Dcqcn {
         }
     }
 
-    /// Increases the rate once. At the maximum rate, removes the limiter unless a decrease is pending.
+    /// Increases the rate once. At the maximum rate, removes the rate limiter unless a decrease is pending.
     fn increase(&mut self, now: Instant) {
         let Some(limiter) = &mut self.limiter else { return };
         limiter.increase(&self.parameters, self.max_rate, now);
@@ -249,8 +249,8 @@ impl Limiter {
         self.decrease_at.map_or(self.increase_at, |at| at.min(self.increase_at))
     }
 
-    /// Updates alpha for each period from `alpha_at` to `now`. `notified` applies to the first of these periods only,
-    /// because `on_cnp` first updates alpha and then sets `notified`.
+    /// Updates alpha for each period from `alpha_at` to `now`. If a CNP was received (`notified`), the CNP counts in
+    /// the first of these periods only, because `on_cnp` first updates alpha and then sets `notified`.
     fn update_alpha(&mut self, parameters: &DcqcnParameters, now: Instant) {
         let period_nanos = nanos(parameters.dce_tcp_rtt);
         let updates = now.nanos_since(self.alpha_at) / period_nanos;

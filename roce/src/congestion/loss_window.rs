@@ -31,7 +31,7 @@ impl Default for LossWindow {
 }
 
 impl LossWindow {
-    /// Returns the largest number of packets in flight; `u32::MAX`: no limit.
+    /// Returns the number of packets that may be in flight; `u32::MAX`: no limit.
     #[inline]
     pub(crate) fn window_pkts(&self) -> u32 {
         self.window_pkts

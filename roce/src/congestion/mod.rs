@@ -97,14 +97,14 @@ impl Congestion {
         }
     }
 
-    /// Returns the largest number of packets in flight, at least 1.
+    /// Returns the number of packets that may be in flight, at least 1.
     #[inline]
     pub fn window_pkts(&self) -> u32 {
         if let Congestion::Window { window_pkts } = self { *window_pkts } else { self.scheme_window_pkts() }
     }
 
-    /// Returns the largest number of packets in flight. Not inlined, so that the inlined [`Congestion::window_pkts`]
-    /// contains only the code of a fixed window.
+    /// Returns the number of packets that may be in flight. Not inlined, so that the inlined
+    /// [`Congestion::window_pkts`] contains only the code of a fixed window.
     #[inline(never)]
     fn scheme_window_pkts(&self) -> u32 {
         match self {

@@ -57,7 +57,7 @@ impl NotificationConfig {
 #[derive(Clone, Debug)]
 pub(crate) struct NotificationPoint {
     config: NotificationConfig,
-    /// Earliest time of the next CNP, by queue pair, destination or port (`pacing`).
+    /// Earliest time of the next CNP: per queue pair, destination or port, as `NotificationConfig::pacing` selects.
     not_before: Box<[Instant]>,
 }
 

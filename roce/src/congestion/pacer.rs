@@ -121,7 +121,7 @@ mod tests {
         ) {
             let rate = mbps * 1_000_000;
             let mut pacer = Pacer::new(rate);
-            pacer.on_sent(Instant::from_nanos(START), 1); // `next_at` is then at least START - BURST_NANOS
+            pacer.on_sent(Instant::from_nanos(START), 1); // the next packet is due at or after START - BURST_NANOS
             let gap_max = *gaps.iter().max().unwrap();
             let polls: Vec<u64> = gaps.iter().scan(START, |now, gap| { *now += gap; Some(*now) }).collect();
             let end = *polls.last().unwrap();

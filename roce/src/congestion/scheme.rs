@@ -35,7 +35,7 @@ impl Default for CongestionScheme {
 }
 
 impl CongestionScheme {
-    /// Returns the largest number of packets in flight; `WINDOW_PKTS_MAX` without congestion control.
+    /// Returns the number of packets that may be in flight; `WINDOW_PKTS_MAX` without congestion control.
     pub fn window_pkts(&self) -> u32 {
         match *self {
             CongestionScheme::None => WINDOW_PKTS_MAX,

@@ -168,8 +168,8 @@ pub(super) struct Qp {
 }
 
 impl Qp {
-    /// Bytes of a `Qp` that contain `outstanding` and the requester. To send a message, the engine accesses these bytes
-    /// and [`Qp::BOTH`].
+    /// Bytes of a `Qp` that contain its send queue (`outstanding`) and its requester. To send a message, the engine
+    /// accesses these bytes and [`Qp::BOTH`].
     pub(super) const SEND: Range<usize> = 0..offset_of!(Qp, connection) + size_of::<Requester>();
     /// Bytes of a `Qp` that the engine accesses for each message, sent or received.
     pub(super) const BOTH: Range<usize> = {

@@ -22,7 +22,7 @@ impl Default for SourceChecks {
 /// UDP source port required of the peer's requests, or of the peer's responses.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum SourcePort {
-    /// Any port, because the check is off.
+    /// Any UDP source port, because `SourceChecks::udp_port` is false.
     Any,
     /// Any UDP source port. A request with the expected PSN, or a response to a PSN in flight, changes the state to
     /// `Bound`.

@@ -24,8 +24,8 @@ const ABSENT: u32 = u32::MAX;
 #[derive(Clone, Copy, Debug)]
 struct Timer {
     due: OptionalInstant,
-    /// Time of an entry of the queue pair in `ring` or `heap`, or `NONE`. This field is never later than `due`, and
-    /// `NONE` is later than all times. Therefore a queue pair with a deadline has an entry.
+    /// Time of an entry of the queue pair in `ring` or `heap`, or `NONE`. This field is never later than the deadline
+    /// `due`, and `NONE` is later than all times. Therefore a queue pair with a deadline has an entry.
     entry: OptionalInstant,
 }
 
@@ -35,9 +35,9 @@ const STOPPED: Timer = Timer { due: OptionalInstant::NONE, entry: OptionalInstan
 pub(super) struct Timers {
     /// By slot of the queue pair.
     timers: Vec<Timer>,
-    /// Times of checks, and slots of queue pairs. A check compares `due` of the queue pair with the clock. The times
-    /// ascend, because each check is due `TIMER_CHECK_NANOS` after its insertion. An entry is invalid while `heap` has
-    /// an entry of the same queue pair; an invalid entry is removed without a check.
+    /// Times of checks, and slots of queue pairs. A check compares the deadline of the queue pair (`Timer::due`) with
+    /// the clock. The times ascend, because each check is due `TIMER_CHECK_NANOS` after its insertion. An entry is
+    /// invalid while `heap` has an entry of the same queue pair; an invalid entry is removed without a check.
     ring: VecDeque<(Instant, u32)>,
     /// Binary heap of deadlines and slots of queue pairs: the deadline of entry i is no later than those of entries
     /// 2i+1 and 2i+2.
@@ -90,7 +90,8 @@ impl Timers {
     /// * `None` if no entry was removed;
     /// * `Some(None)` if the queue pair of the removed entry still has an entry in `heap`, or has no deadline at or
     ///   before `now`;
-    /// * otherwise `Some(Some(slot))`, with the index of this queue pair, whose deadline is then cancelled.
+    /// * otherwise `Some(Some(slot))`, with the index of this queue pair; `expire` has then cancelled the deadline of
+    ///   this queue pair.
     pub(super) fn expire(&mut self, now: Instant) -> Option<Option<usize>> {
         let now = OptionalInstant::some(now);
         if self.earliest > now {
@@ -157,7 +158,8 @@ impl Timers {
         self.earliest = self.earliest.min(self.timers[slot].entry);
     }
 
-    /// Removes the first entry of `ring`. Returns the slot of the queue pair, unless the entry is invalid.
+    /// Removes the first entry of `ring`. Returns the slot of its queue pair; `None` if `heap` has an entry of this
+    /// queue pair.
     fn take_check(&mut self) -> Option<usize> {
         let (_, slot) = self.ring.pop_front()?;
         let slot = Some(slot as usize).filter(|slot| self.places[*slot] == ABSENT)?;

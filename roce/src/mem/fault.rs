@@ -413,7 +413,7 @@ mod tests {
     fn only_a_fault_of_a_copy_in_its_registered_memory_is_recovered() {
         for (code, stores) in routines::all() {
             let site = FaultSite { addr: 0, instruction: code.start, to: 0x9000, from: 0x5000, count: 16 };
-            // A routine that copies to registered memory copies one byte more than `FaultSite::count`.
+            // If the routine copies to registered memory (`stores`), `FaultSite::count` is the number of bytes minus 1.
             let (first, last) = if stores { (0x9000, 0x9010) } else { (0x5000, 0x500F) };
             for addr in [first, last] {
                 let recovery = |instruction| FaultSite { addr, instruction, ..site }.recovery();

@@ -25,10 +25,11 @@ use crate::sync::atomic::{AtomicPtr, AtomicU32, Ordering};
 use crate::sync::{Mutex, MutexGuard};
 use crate::table::QUARANTINE_NUMBERS;
 
-/// Smallest number of places of a table; only 4 under loom, which tracks each atomic variable.
+/// Smallest number of places of the hash table; only 4 under loom, which tracks each atomic variable.
 const PLACES_MIN: usize = if cfg!(loom) { 4 } else { 64 };
 
-/// Ratio of places to keys in a table that replaces another, so that most look-ups end at the first place.
+/// Smallest ratio of places to keys (allocated or in quarantine) in a hash table that replaces another, so that most
+/// look-ups end at the first place searched.
 const PLACES_PER_KEY: usize = 4;
 
 /// A place of the hash table. An empty place has key 0, which no region has.

@@ -38,8 +38,8 @@ counters! {
         /// Verifications that a claim (`moves_claimed`) started and that ended with a reply from the Ethernet address
         /// in use.
         moves_refuted,
-        /// Replacements of a neighbour's Ethernet address, because another Ethernet address replied and the previous
-        /// Ethernet address did not reply.
+        /// Replacements of a neighbour's Ethernet address: the previous Ethernet address did not reply to queries, and
+        /// another Ethernet address did.
         moves_followed,
         /// Queries and echo requests dropped by the rate limit of their source, or because the reply queue was full.
         rate_limited,

@@ -198,7 +198,8 @@ impl Neighbour {
     }
 
     /// Returns `dst` if `dst` is on the link, else the gateway for the IP family of `dst`. On a shared port, returns
-    /// `dst` in both cases, because the kernel applies its own routes.
+    /// `dst` in both cases, because the kernel applies its own routes. `None` if `dst` is not unicast, or if `dst` is
+    /// off the link and no gateway is configured.
     fn next_hop(&self, dst: IpAddr) -> Option<IpAddr> {
         if !gid::is_unicast(dst) {
             return None;

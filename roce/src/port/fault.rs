@@ -21,11 +21,12 @@ use super::staging::Staging;
 use super::{Payload, Port, PortCaps};
 use crate::time::Instant;
 
-/// A held frame is passed on at the latest when this number of later frames, none of them held, have been passed on.
+/// A frame held for reordering is passed on at the latest when this number of later frames, none of them held, have
+/// been passed on.
 const REORDER_FRAMES_MAX: u32 = 8;
-/// Largest number of polls (calls of `rx_burst` or `tx_flush`) for which a frame is held.
+/// Largest number of polls (calls of `rx_burst` or `tx_flush`) for which a frame is held for reordering.
 const REORDER_POLLS_MAX: u32 = 64;
-/// Largest number of frames held at once, per direction.
+/// Largest number of frames held for reordering at once, per direction.
 const HELD_FRAMES_MAX: usize = 64;
 
 /// Direction of the frames that a [`Fault`] port impairs.
@@ -73,7 +74,8 @@ impl FaultConfig {
 /// Counters of one direction of a [`Fault`] port.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct ImpairedFrames {
-    /// Number of frames in this direction, impaired or not; 0 if no impairment is configured for this direction.
+    /// Number of frames received ([`FaultCounters::rx`]) or sent ([`FaultCounters::tx`]), impaired or not; 0 if no
+    /// impairment is configured for this direction.
     pub frames: u64,
     /// Frames dropped.
     pub dropped: u64,
@@ -96,7 +98,7 @@ pub struct FaultCounters {
 
 /// A frame received through a [`Fault`] port.
 pub enum FaultFrame<F> {
-    /// The inner port's frame, unchanged.
+    /// A frame that [`Fault::inner`] received, unchanged.
     Intact(F),
     /// A corrupted frame or a duplicate.
     Copied(Vec<u8>),
@@ -209,10 +211,10 @@ pub struct Fault<P: Port> {
     port: P,
     rx: Direction<P::Frame>,
     tx: Direction<Vec<u8>>,
-    /// Frames of the inner port during `rx_burst` and `free_frames`; otherwise empty.
+    /// Frames of `port` during `rx_burst` and `free_frames`; otherwise empty.
     arrived: Vec<P::Frame>,
     reserved: Staging,
-    /// Frames that the inner port has not accepted yet.
+    /// Frames that `port` has not accepted yet.
     outgoing: Staging,
 }
 
@@ -260,12 +262,12 @@ impl<P: Port> Fault<P> {
         self.outgoing.return_spares(&mut self.reserved);
     }
 
-    /// Returns the inner port.
+    /// Returns the inner port: the port whose frames are impaired.
     pub fn inner(&self) -> &P {
         &self.port
     }
 
-    /// Returns the inner port, mutably.
+    /// Returns the port whose frames are impaired (the inner port), mutably.
     pub fn inner_mut(&mut self) -> &mut P {
         &mut self.port
     }
@@ -314,7 +316,7 @@ impl<P: Port> Port for Fault<P> {
         }
         // Processes the frame of the previous `tx_reserve`, which the caller has filled.
         self.pass_on();
-        // If `outgoing` is not empty, the inner port is full, and no further frame can be sent.
+        // If `outgoing` is not empty, `self.port` is full, and no further frame can be sent.
         if self.outgoing.is_empty() { self.reserved.reserve(len_bytes) } else { None }
     }
 

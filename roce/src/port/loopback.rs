@@ -15,8 +15,8 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use super::{Port, PortCaps};
 
-/// Largest number of buffers that `tx_reserve` checks to find a free buffer. The receiver frees buffers nearly in the
-/// order in which they were sent, so a free buffer is soon found.
+/// Largest number of buffers that `tx_reserve` checks to find a free buffer. The user of the other port drops received
+/// frames nearly in the order in which they were sent, so a free buffer is soon found.
 const SEARCH_MAX: usize = 64;
 
 struct Buffer {
@@ -24,7 +24,7 @@ struct Buffer {
     bytes: Box<[u8]>,
 }
 
-/// A received frame; dropping the frame returns its buffer to the sender.
+/// A received frame; dropping the frame returns its buffer to the port that sent the frame.
 pub struct LoopbackFrame(Arc<Buffer>);
 
 impl AsRef<[u8]> for LoopbackFrame {
@@ -68,7 +68,7 @@ impl Loopback {
 pub struct LoopbackPort {
     caps: PortCaps,
     /// The buffers of this port: from index `next` on, modulo the length, first those not reserved by `tx_reserve`
-    /// (free, on the wire, or owned by the receiver), then the `reserved` buffers.
+    /// (free, on the wire, or received and not dropped yet), then the `reserved` buffers.
     buffers: Box<[Arc<Buffer>]>,
     next: usize,
     reserved: usize,

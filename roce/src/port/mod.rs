@@ -35,10 +35,11 @@ impl PortCaps {
 /// Whether a port transmits the payload of packets.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Payload {
-    /// Payload is transmitted. The sender computes the ICRC, and the receiver checks the ICRC.
+    /// Payload is transmitted. The engine that sends a packet computes the ICRC, and the engine that receives the
+    /// packet checks the ICRC.
     Carried,
-    /// In a simulation, only headers, lengths and the bitmaps of SACKs are transmitted. Payload bytes are unspecified
-    /// at the receiver, so the memory of the receiver should be [`crate::mem::Memory::phantom`]. The ICRC of a packet
+    /// In a simulation, only headers, lengths and the bitmaps of SACKs are transmitted. The payload bytes of a
+    /// received packet are unspecified, so all memory should be [`crate::mem::Memory::phantom`]. The ICRC of a packet
     /// is [`PHANTOM_ICRC`], or another value if the frame was corrupted.
     Phantom,
 }

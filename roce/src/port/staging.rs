@@ -2,8 +2,8 @@ use std::collections::VecDeque;
 
 use super::Port;
 
-/// If the queue has at least this number of frames, `reserve` returns `None`. At most this number of spare buffers is
-/// stored.
+/// If a [`Staging`] has at least this number of frames, `reserve` returns `None`. A [`Staging`] stores at most this
+/// number of spare buffers.
 const STAGED_FRAMES_MAX: usize = 1024;
 
 /// Queue of frames of a port decorator: frames to be filled by the caller, or frames to be sent. Buffers are reused.

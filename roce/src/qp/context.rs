@@ -34,13 +34,14 @@ impl RxContext<'_> {
         self.receives.current(self.srqs)
     }
 
-    /// Completes the current receive with a local protection error, because its memory cannot be written.
+    /// Completes the receive that [`RxContext::receive`] returns with a local protection error, because the memory of
+    /// this receive cannot be written.
     pub(crate) fn fail_receive(&mut self) {
         self.counters.local_protection_err += 1;
         self.complete_receive(WcStatus::LocProtErr, WcOpcode::Recv, 0, None, false);
     }
 
-    /// Removes the current receive, and writes its completion.
+    /// Removes the receive that [`RxContext::receive`] returns, and writes its completion.
     #[inline]
     pub(crate) fn complete_receive(
         &mut self,
@@ -55,8 +56,8 @@ impl RxContext<'_> {
         self.cqs.write(self.cq, cqe, solicited);
     }
 
-    /// Removes the current receive, which a datagram from the queue pair `src_qpn` completes, and writes its
-    /// completion. `len_bytes` includes the GRH area.
+    /// Removes the receive that [`RxContext::receive`] returns, and writes the completion of this receive by a
+    /// datagram from the queue pair `src_qpn`. `len_bytes` includes the GRH area.
     pub(crate) fn complete_datagram(
         &mut self,
         len_bytes: u32,
@@ -106,7 +107,8 @@ impl TxOutcome {
     /// second.
     pub(crate) fn and_then(self, next: TxOutcome) -> TxOutcome {
         match (self, next) {
-            // `AckDelayed` takes precedence over `Paced`: the next poll sends the responses and checks the pacer again.
+            // `AckDelayed` takes precedence over `Paced`: the next poll sends the delayed responses, and checks the
+            // pacer again.
             (TxOutcome::AckDelayed, TxOutcome::Done | TxOutcome::Paced) => TxOutcome::AckDelayed,
             (TxOutcome::Paced, TxOutcome::Done) => TxOutcome::Paced,
             (_, next) => next,

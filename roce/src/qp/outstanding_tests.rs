@@ -66,8 +66,8 @@ fn post(poster: &mut SendPoster, wr: &Wr) {
     poster.post(&request).expect("the model has room");
 }
 
-/// The work requests not completed, oldest first. `una`: una, and `end`: the first PSN not yet assigned, both as
-/// numbers of PSNs since the first PSN.
+/// The work requests not completed, oldest first. `una`: una, and `end`: the first PSN that is assigned to no
+/// work request yet, both as numbers of PSNs since [`FIRST`].
 #[derive(Debug, Default)]
 struct Model {
     wrs: VecDeque<Wr>,

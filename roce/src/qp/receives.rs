@@ -18,7 +18,7 @@ pub(crate) struct SharedReceive {
     /// Protection domain of the SRQ, and of the memory regions of its receives.
     pd: PdId,
     held: Option<RecvWqe>,
-    /// All scatter/gather entries of `held` except the first.
+    /// All scatter/gather entries of the receive `held` except the first.
     rest: Box<[Sge]>,
 }
 
@@ -47,8 +47,8 @@ impl Receives {
         }
     }
 
-    /// Returns the current receive. If the queue pair uses an SRQ and `SharedReceive::held` is `None`, takes a receive
-    /// from the SRQ.
+    /// Returns the current receive: the oldest receive of the queue pair's own receive queue, or the receive taken from
+    /// the SRQ. If the queue pair uses an SRQ and `SharedReceive::held` is `None`, takes a receive from the SRQ.
     #[inline]
     pub(crate) fn current(&mut self, srqs: &mut SrqTable) -> Option<&RecvWqe> {
         match self {
@@ -57,8 +57,8 @@ impl Receives {
         }
     }
 
-    /// Returns the receive `index` positions after the current receive; `None` with an SRQ, because the queue pair
-    /// takes a receive from the SRQ only when a message needs the receive.
+    /// Returns the receive `index` positions after the oldest receive of the queue pair's own receive queue; `None`
+    /// with an SRQ, because the queue pair takes a receive from the SRQ only when a message needs the receive.
     pub(crate) fn nth(&mut self, index: u32) -> Option<&RecvWqe> {
         match self {
             Receives::Own(queue) => queue.nth(index),
@@ -66,7 +66,8 @@ impl Receives {
         }
     }
 
-    /// Removes and returns the current receive; with an SRQ, `SharedReceive::held`.
+    /// Removes and returns the oldest receive of the queue pair's own receive queue, or with an SRQ
+    /// `SharedReceive::held`.
     #[inline]
     pub(crate) fn release(&mut self) -> Option<RecvWqe> {
         match self {
@@ -75,7 +76,7 @@ impl Receives {
         }
     }
 
-    /// Returns access to the registered memory that the scatter/gather lists of the receives name. `pd`: protection
+    /// Returns access to the registered memory named by the scatter/gather lists of the receives. `pd`: protection
     /// domain of the queue pair.
     #[inline]
     pub(crate) fn lists<'a>(&'a mut self, memory: &'a MemoryView, pd: PdId) -> Lists<'a> {

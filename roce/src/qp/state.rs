@@ -18,9 +18,9 @@ pub enum QpState {
     Reset = 0,
     /// Receives may be posted; received packets are dropped.
     Init = 1,
-    /// Ready to receive: the peer's requests are executed; receives may be posted, sends may not be posted.
+    /// Ready to receive: the peer's requests are executed; receives may be posted, send work requests may not.
     Rtr = 2,
-    /// Ready to send: sends and receives may be posted; requests are sent and executed.
+    /// Ready to send: send work requests and receives may be posted; requests are sent and executed.
     Rts = 3,
     /// Send queue drain: send work requests that have started are completed; no other send work request starts.
     Sqd = 4,
@@ -55,7 +55,8 @@ impl QpState {
         matches!(self, QpState::Sqe | QpState::Err)
     }
 
-    /// Returns whether sends may be posted in this state. Sends posted in SQE or ERR are flushed.
+    /// Returns whether send work requests may be posted in this state. Send work requests posted in SQE or ERR are
+    /// flushed.
     pub(crate) const fn takes_sends(self) -> bool {
         matches!(self, QpState::Rts | QpState::Sqd | QpState::Sqe | QpState::Err)
     }

@@ -48,7 +48,7 @@ pub(crate) struct SharedCq {
     depth: u32,
     /// `NOT_ARMED`, `ARMED_FOR_SOLICITED` or `ARMED_FOR_ANY`.
     armed: AtomicU8,
-    /// Set when an engine has dropped a completion because its ring was full.
+    /// Set when an engine has dropped a completion because the ring of this engine was full.
     has_overflowed: AtomicBool,
     /// Set when the completion queue is destroyed: engines then free their rings.
     is_destroyed: AtomicBool,
@@ -274,7 +274,8 @@ impl CqSlot {
 /// The completion queues to which one engine writes.
 pub(crate) struct CqTable {
     queues: Vec<Option<CompletionQueue>>,
-    /// Completion queues with completions that `take_notified` has not processed yet, each listed at most once.
+    /// Completion queues with completions for which `take_notified` has not yet checked whether a notification is due,
+    /// each listed at most once.
     written: Vec<CqSlot>,
     /// Completion queues whose overflow is not yet reported to the application, each listed at most once.
     overflowed: Vec<CqSlot>,

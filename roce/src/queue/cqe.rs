@@ -25,7 +25,7 @@ pub enum WcStatus {
     MwBindErr = 6,
     /// A READ response had a wrong length, position (FIRST, MIDDLE, LAST, ONLY) or AETH.
     BadRespErr = 7,
-    /// Memory that the scatter list of a receive names was not accessible. This engine reports `LocProtErr` instead.
+    /// Memory named by the scatter list of a receive was not accessible. This engine reports `LocProtErr` instead.
     LocAccessErr = 8,
     /// The peer refused the work request by a NAK with the code invalid request.
     RemInvReqErr = 9,

@@ -1,5 +1,6 @@
-//! Copies between frames and the registered memory that scatter/gather lists name. `scatter` checks the whole range
-//! before the first copy, so that this memory is unchanged after an error other than [`MemoryError::Fault`].
+//! Copies between frames and the registered memory that scatter/gather lists name. Before the first copy, `scatter`
+//! checks the access to every byte of its destination, so that the destination is unchanged after an error other than
+//! [`MemoryError::Fault`].
 
 use super::ring::Consumer;
 use super::wqe::{SgList, Sge};
@@ -26,7 +27,7 @@ impl RestSges<'_> {
     }
 }
 
-/// Access to the registered memory that the scatter/gather lists of one send or receive queue name.
+/// Access to the registered memory named by the scatter/gather lists of one send queue or one receive queue.
 pub(crate) struct Lists<'a> {
     pub memory: &'a MemoryView,
     pub pd: PdId,

@@ -21,7 +21,7 @@ pub(crate) struct SendQueueSize {
 pub struct SendPoster {
     work: WorkPoster<SendWqe>,
     inline: Memory,
-    /// Index of the part of `inline`, 0 to `depth` - 1, that the next inline work request uses.
+    /// Index of the part of the inline memory that the next inline work request uses, below the depth of the queue.
     inline_place: u32,
     max_inline_bytes: u32,
 }

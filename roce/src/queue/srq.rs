@@ -51,7 +51,7 @@ pub(crate) struct SrqTable {
 
 const SRQ_BITS: u32 = 32;
 
-/// Slot without a doorbell. A post to an SRQ sets no doorbell, because the receives in an SRQ are never flushed.
+/// Index of no queue pair: a post to an SRQ sets no doorbell, because the receives in an SRQ are never flushed.
 const NO_SLOT: usize = usize::MAX;
 
 impl SrqTable {

@@ -273,7 +273,8 @@ impl SgList {
         self.count.saturating_sub(1)
     }
 
-    /// Returns a copy of this list in which the second and later entries have the positions 0, 1, 2 and so on.
+    /// Returns this scatter list with `rest_position` 0, for a receive that a queue pair takes from its SRQ: the second
+    /// and later entries are copied to indices 0, 1, 2 and so on of an array.
     pub(super) fn at_start(self) -> SgList {
         SgList { rest_position: 0, ..self }
     }
@@ -321,8 +322,8 @@ pub(crate) struct SendWqe {
     pub op: SendOp,
     /// Flags of the work request; `signaled` is also set if the queue signals all work requests (`sq_sig_all`).
     pub flags: SendFlags,
-    /// Whether the payload is in the inline memory of the send queue. If so, the address of the list's entry is an
-    /// offset in that memory.
+    /// Whether the payload is in the inline memory of the send queue. If so, the address of the entry in `list` is
+    /// an offset in that memory.
     pub inline: bool,
     pub list: SgList,
 }

@@ -86,8 +86,7 @@ pub(crate) struct RecoveryResult {
     pub has_gone_back: bool,
     /// The response shows that requests were executed: the RNR retry count is restored.
     pub is_executed: bool,
-    /// The number of packets in flight changed. False for each [`AckEvent::ReadResponse`] under selective repeat, for
-    /// which `is_read_response` is true.
+    /// The number of packets in flight changed. Always false if [`RecoveryResult::is_read_response`] is true.
     pub changed: bool,
     /// The response updates the loss window. Set under improved go-back-N, and under selective repeat for any event but
     /// [`AckEvent::ReadResponse`].
@@ -122,7 +121,8 @@ pub(crate) trait Requests {
 
     fn has_reads(&self) -> bool;
 
-    /// Returns the lowest PSN in `una..end` that belongs to a READ. The READ response with this PSN is missing.
+    /// Returns the lowest PSN in `una..end` that belongs to a READ. The READ response with this PSN is missing: its
+    /// arrival would have advanced una above this PSN.
     fn first_read_before(&self, una: Psn, end: Psn) -> Option<Psn>;
 }
 

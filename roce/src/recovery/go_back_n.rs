@@ -57,15 +57,16 @@ pub(crate) struct GoBackN {
     max_sent: Psn,
     /// PSNs of READ responses received above `una`. If the set is not empty, the READ response `una` is missing.
     received: PsnSet,
-    /// While `next` is below `max_sent`: the PSNs from `next` to below `lost_end` are lost, except those in `received`,
-    /// and the PSNs from `lost_end` on are in flight.
+    /// While `next` is below `max_sent`: the PSNs from `next` to below `lost_end` are lost, except the PSNs of received
+    /// READ responses, and the PSNs from `lost_end` on are in flight.
     lost_end: Psn,
-    /// If above `una`: each PSN from `una` to below this PSN was retransmitted, or its READ response was received (is in
-    /// `received`). Otherwise no PSN in flight was retransmitted.
+    /// If above `una`: each PSN from `una` to below this PSN was retransmitted, or is the PSN of a received READ
+    /// response above `una`. Otherwise no PSN in flight was retransmitted.
     retransmitted_end: Psn,
     /// Set when a NAK or implied NAK moves `next` back to `una`. While set, a NAK or implied NAK does not move `next`,
     /// because each response after a lost READ response is an implied NAK. Cleared by a timeout; also cleared when
-    /// `una` advances, if `received` is then empty or `una` has reached `lost_end`.
+    /// `una` advances, if then no READ response above `una` is recorded as received, or `una` has reached the end of
+    /// the PSNs marked lost (`lost_end`).
     has_gone_back: bool,
 }
 
@@ -111,7 +112,8 @@ impl GoBackN {
         self.next.distance_from(self.una)
     }
 
-    /// Returns whether `psn` is from `una` to below `retransmitted_end`: retransmitted, or in `GoBackN::received`.
+    /// Returns whether `psn` is from `una` to below `retransmitted_end`: `psn` was retransmitted, or is the PSN of a
+    /// READ response received above `una`.
     pub(crate) fn is_retransmitted(&self, psn: Psn) -> bool {
         psn.index_in(self.una, self.retransmitted_pkts()).is_some()
     }
@@ -135,7 +137,8 @@ impl GoBackN {
         }
     }
 
-    /// If `lost_end` is below `max_sent`: moves `next` past received READ responses, and from `lost_end` to `max_sent`.
+    /// If `lost_end` (the end of the lost PSNs) is below `max_sent`: moves `next` past received READ responses, and
+    /// from `lost_end` to `max_sent`.
     /// If `lost_end` is `max_sent`, as after a timeout: does nothing, so that received READ responses are requested,
     /// too. A duplicate of such a READ response then shows that retransmitted READ responses with lower PSNs were lost.
     #[cold]
@@ -152,11 +155,11 @@ impl GoBackN {
         }
     }
 
-    /// Returns the number of responses to a READ request that begins at [`GoBackN::next_psn`]: the responses below
-    /// `lost_end`, at most the rest of the READ (`rest_pkts`). This number includes received responses between missing
-    /// responses. If each gap had a READ request of its own, a gap could not be requested once more after a gap with
-    /// higher PSNs: Linux's rxe drops a duplicate READ request that begins below an earlier duplicate READ request of
-    /// the same READ.
+    /// Returns the number of responses to a READ request that begins at [`GoBackN::next_psn`]: the rest of the READ
+    /// (`rest_pkts`); if this READ request begins below `lost_end` (the end of the lost PSNs), only responses below
+    /// `lost_end`. The number includes received responses between missing responses. If each gap had a READ request of
+    /// its own, a gap could not be requested once more after a gap with higher PSNs: Linux's rxe drops a duplicate READ
+    /// request that begins below an earlier duplicate READ request of the same READ.
     pub(crate) fn read_part(&self, rest_pkts: u32) -> u32 {
         self.lost_end.index_in(self.next, rest_pkts).filter(|part| *part > 0).unwrap_or(rest_pkts)
     }
@@ -284,9 +287,9 @@ impl GoBackN {
         Refusal { is_progress, in_flight_pkts: self.unacked() }
     }
 
-    /// Advances `una` to the `next` of `event`. If `una` is then lost (`event` is `Lost`, or `received` is not empty)
-    /// and `has_gone_back` is not set, moves `self.next` back to `una`. Ignores an `event` whose `next` is not in
-    /// `una..=max_sent`.
+    /// Advances `una` to the `next` of `event`. If `una` is then lost (`event` is `Lost`, or a READ response above
+    /// `una` was received) and `self.next` was not yet moved back for this loss (`has_gone_back`), moves `self.next`
+    /// back to `una`. Ignores an `event` whose `next` is not in `una..=max_sent`.
     #[inline(always)]
     fn acknowledge(&mut self, event: Acknowledgement) -> AckResult {
         let (Acknowledgement::Cumulative { next, .. }
@@ -322,8 +325,9 @@ impl GoBackN {
     #[inline(never)]
     fn update_received(&mut self, event: Acknowledgement, newly_acked_pkts: u32, had_gone_back: bool) {
         self.received.remove_range(self.una.minus(newly_acked_pkts), newly_acked_pkts);
-        // While `una` is below `lost_end` and `received` is not empty, `has_gone_back` remains set, because `next` was
-        // already moved back for the READ responses missing below `lost_end`.
+        // While `una` is below `lost_end` (the end of the lost PSNs), and READ responses above `una` are in `received`,
+        // `has_gone_back` remains set, because `next` was already moved back for the READ responses missing below
+        // `lost_end`.
         self.has_gone_back = had_gone_back
             && (newly_acked_pkts == 0
                 || self.has_received()

@@ -363,8 +363,9 @@ impl LossTimer {
     }
 
     /// Called when the timer has expired. Returns whether a probe timeout or local ACK timeout has passed; false if all
-    /// packets are acknowledged. If `last_rx_at` is set, rearms the timer as if armed at this time, and returns whether
-    /// the rearmed timer has expired, too.
+    /// packets are acknowledged. If a READ response or stale response was received since the timer was armed, rearms
+    /// the timer as if armed when the latest of these responses arrived (`last_rx_at`), and returns whether the rearmed
+    /// timer has expired, too.
     fn is_due(&mut self, recovery: &Recovery, now: Instant) -> bool {
         if recovery.sent() == 0 {
             return false;

@@ -264,8 +264,8 @@ impl Recovery {
     pub(crate) fn limited_pkts(&self, pkts_max: u32) -> Option<u32> {
         match self {
             Recovery::GoBackN(scheme) => Some(scheme.unacked()).filter(|pkts| *pkts < pkts_max),
-            // Returns 0, so that no window limits retransmissions. Otherwise READ responses in flight that fill the
-            // window would block the retransmissions.
+            // Returns 0 as the number of packets in flight, so that no window limits retransmissions. Otherwise READ
+            // responses in flight that fill a window would block the retransmissions.
             Recovery::SelectiveRepeat(scheme) if scheme.log().has_lost() => Some(0),
             Recovery::SelectiveRepeat(scheme) => {
                 let log = scheme.log();

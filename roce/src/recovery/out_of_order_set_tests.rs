@@ -60,7 +60,7 @@ enum Change {
 }
 use Change::{Advance, Clear, Insert, Remove};
 
-/// Columns: PSNs buffered; change; PSNs buffered after the change.
+/// Columns: PSNs buffered (distances from `EXPECTED`); change; PSNs buffered after the change.
 #[rustfmt::skip]
 const CHANGES: &[(&[i32], Change, &[i32])] = &[
     (&[],             Insert(1),        &[1]),
@@ -97,7 +97,8 @@ fn changes_leave_the_others() {
     }
 }
 
-/// Columns: PSNs buffered; words of the SACK bitmap. Bit 0 of the first word is the expected PSN + 1.
+/// Columns: PSNs buffered (distances from `EXPECTED`); words of the SACK bitmap. Bit 0 of the first word is
+/// `EXPECTED` + 1.
 #[rustfmt::skip]
 const BITMAPS: &[(&[i32], &[u32])] = &[
     (&[],               &[]),

@@ -162,8 +162,8 @@ mod tests {
     const SCHEMES: [RecoveryScheme; 3] =
         [RecoveryScheme::GoBackN, RecoveryScheme::ImprovedGoBackN, SELECTIVE];
 
-    /// An out-of-order request: PSN, and the letters `f` (`first`), `?` (`ack_req`), `+` (`is_kept`) and `>`
-    /// (`extends_run` returns true); `rnr` is an RNR NAK.
+    /// An [`OutOfOrderRequest`]: PSN, and the letters `f` (`first`), `?` (`ack_req`), `+` (`is_kept`: newly buffered or
+    /// placed) and `>` (`extends_run` returns true). Or `rnr`: a call of `on_not_ready`, which records an RNR NAK.
     type Request = &'static str;
 
     /// Columns: name; requests; replies of go-back-N, improved go-back-N, selective repeat (N: NAK, S: SACK, .: none).

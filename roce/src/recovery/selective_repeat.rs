@@ -39,7 +39,7 @@ pub(crate) struct SelectiveRepeat {
     /// First PSN and number of PSNs of the last tail loss probe, and of the last probe of another kind. A duplicate of
     /// a probe does not raise the reordering threshold.
     probes: [(Psn, u32); 2],
-    /// The tail loss probe in `probes` is marked for retransmission and not sent yet.
+    /// The last tail loss probe is marked for retransmission and not sent yet.
     is_tail_probe_due: bool,
 }
 
@@ -77,7 +77,7 @@ impl SelectiveRepeat {
         // packet in flight with the highest PSN of its PSN space. If no other packet in flight was retransmitted, both
         // transmissions of this packet are later than those of the other packets. Therefore an ACK of this packet shows
         // the loss of the other packets, whichever of the two transmissions elicited the ACK. So that the ACK is not
-        // ignored, the log records the send time of the probe minus `RTT_UNKNOWN_NANOS`.
+        // ignored, the sent-packet log records the send time of the probe minus `RTT_UNKNOWN_NANOS` (2^31 ns).
         let is_tail_probe = self.is_tail_probe_due && psn == self.probes[0].0;
         self.is_tail_probe_due &= !is_tail_probe;
         let long_ago = Instant::from_nanos(now.as_nanos().wrapping_sub(RTT_UNKNOWN_NANOS));

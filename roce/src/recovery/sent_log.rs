@@ -76,7 +76,7 @@ pub(crate) struct SentLog {
     /// these responses. Otherwise not used.
     largest_acked_psn: Psn,
     /// Transmission number and PSN of one READ response: the response with the highest transmission number among the
-    /// retransmitted READ responses received since the last [`SentLog::detect_losses`] for responses.
+    /// READ responses with retransmitted PSNs received since the last [`SentLog::detect_losses`] for responses.
     retransmission_acked: Option<(u32, Psn)>,
     /// Highest PSN that the latest doubtful ACK reported as executed, and the value that `largest_acked` of requests
     /// had before this ACK. An ACK is doubtful if the ACK raises `largest_acked`, and if the highest PSN that the ACK
@@ -288,8 +288,9 @@ impl SentLog {
         number
     }
 
-    /// If `largest_acked`, `oldest` or `executed_number` is more than 2^30 below the next transmission number, raises
-    /// the field to 2^30 below this number, because [`is_before`] is wrong for a number 2^31 above the field.
+    /// If one of the transmission numbers `largest_acked`, `oldest` (of the packets in flight) and `executed_number` is
+    /// more than 2^30 below the next transmission number, raises the field to 2^30 below the next transmission number,
+    /// because [`is_before`] is wrong for a number 2^31 above the field.
     #[cold]
     fn renew_marks(&mut self) {
         self.doubtful = None;
@@ -300,10 +301,10 @@ impl SentLog {
         }
     }
 
-    /// After an acknowledgement of `psn`, raises `largest_acked` of `space` or, for a retransmitted READ response, sets
-    /// `retransmission_acked`. If the acknowledgement arrives less than the shortest round trip after the latest
-    /// retransmission of `psn`, has no effect: an earlier transmission of `psn` elicited the acknowledgement (RFC 8985
-    /// section 6.2 step 2).
+    /// After an acknowledgement of `psn`, raises `largest_acked` of `space` or, for a retransmitted READ response, the
+    /// transmission number in `retransmission_acked`. If the acknowledgement arrives less than the shortest round trip
+    /// after the latest retransmission of `psn`, has no effect: an earlier transmission of `psn` elicited the
+    /// acknowledgement (RFC 8985 section 6.2 step 2).
     #[inline]
     fn raise_largest_acked(&mut self, space: PsnSpace, psn: Psn, time: AckTime) {
         let Transmission { number, sent_nanos } = *self.transmissions.at(psn.value());
@@ -420,16 +421,17 @@ impl SentLog {
         }
         if is_last_retransmitted && self.largest_acked[PsnSpace::Request] != largest_acked {
             self.doubtful = Some((last, largest_acked));
-            // `retransmitted_end` is set above una, so that `has_no_gap` returns false at the next ACK, and
-            // `decide_doubtful` is called.
+            // `retransmitted_end` is set above una, so that `has_no_gap` returns false at the next ACK. Otherwise
+            // `decide_doubtful`, which may restore `largest_acked`, would not be called.
             self.raise_retransmitted_end(last.plus(2));
         }
         self.advance();
     }
 
-    /// Called when an ACK acknowledges PSNs from `first` on. If the ACK of PSN `first` - 1 was doubtful, and PSN
-    /// `first` was sent only once, the first transmission of PSN `first` - 1 elicited the doubtful ACK. Then restores
-    /// the value that `largest_acked` had before the doubtful ACK (F-RTO, RFC 5682 section 2.1 step 3).
+    /// Called when an ACK acknowledges PSNs from `first` on. If the ACK of PSN `first` - 1 was doubtful (elicited by
+    /// the first transmission of this PSN, or by a retransmission), and PSN `first` was sent only once, the first
+    /// transmission of PSN `first` - 1 elicited the doubtful ACK. Then restores the value that `largest_acked` had
+    /// before the doubtful ACK (F-RTO, RFC 5682 section 2.1 step 3).
     #[inline]
     fn decide_doubtful(&mut self, first: Psn) {
         let Some((psn, largest_acked)) = self.doubtful.take_if(|(psn, _)| psn.plus(1) == first) else {
@@ -543,8 +545,9 @@ impl SentLog {
         let is_above_acked =
             self.is_executed(above) && self.is_unacked(above) && !self.retransmitted.contains(above);
         let acked_above = once >> 1 | u64::from(is_above_acked) << (u64::BITS - 1);
-        // `run` has all runs of consecutive PSNs of `again`; `last` has the highest PSN of each run to return. In the
-        // sum of `run` and `last`, a carry clears the bits of each run to return, and of no other run. The bits are
+        // `run` has the PSNs of `again` (retransmitted, now acknowledged). `last` has the highest PSN of each returned
+        // run: each run of consecutive PSNs of `again` directly below a PSN of `once` (sent once, now acknowledged). In
+        // the sum of `run` and `last`, a carry clears the bits of each returned run, and of no other run. The bits are
         // reversed, because a carry passes to higher bits, but must pass to the lower PSNs of the run.
         let (run, last) = (again.reverse_bits(), (again & acked_above).reverse_bits());
         (run & !run.wrapping_add(last) | last).reverse_bits()
@@ -603,8 +606,9 @@ impl SentLog {
         newly
     }
 
-    /// Marks lost the packets of `space` with transmission numbers below `end`, and updates `oldest`. If `by_psn`, a
-    /// READ response with number `end - 1` is marked only if its PSN is below `largest_acked_psn`.
+    /// Marks lost the packets of `space` with transmission numbers below `end`, and updates `oldest[space]`, the lower
+    /// bound of the transmission numbers in flight. If `by_psn`, a READ response with transmission number `end - 1` is
+    /// marked only if its PSN is below `largest_acked_psn`.
     fn scan(&mut self, space: PsnSpace, end: u32, by_psn: bool) -> u32 {
         let executed = self.executed.index_in(self.una, self.sent() + 1).unwrap_or(0);
         let (from, to) = match space {

@@ -56,12 +56,12 @@ struct Model {
     /// Index 0: requests; index 1: responses. Each pair is n + 1 and the highest acknowledged PSN with transmission
     /// number n, where n is the highest transmission number acknowledged.
     largest_acked: [(u64, u32); 2],
-    /// Transmission number and PSN of one response: the response with the highest transmission number among the
-    /// retransmitted responses received since the last `detect` for responses.
+    /// Transmission number and PSN of one READ response: the response with the highest transmission number among the
+    /// READ responses with retransmitted PSNs received since losses of responses were last detected (`Model::detect`).
     retransmission_acked: Option<(u64, u32)>,
-    /// Highest PSN that the latest doubtful ACK reported as executed, and `largest_acked[0]` before this ACK. An ACK is
-    /// doubtful if the ACK raises `largest_acked[0]`, and if the highest PSN that the ACK reports as executed is newly
-    /// acknowledged and was retransmitted.
+    /// Highest PSN that the latest doubtful ACK reported as executed, and `largest_acked[0]` (of requests) before this
+    /// ACK. An ACK is doubtful if the ACK raises `largest_acked[0]`, and if the highest PSN that the ACK reports as
+    /// executed is newly acknowledged and was retransmitted.
     doubtful: Option<(u32, (u64, u32))>,
     executed_number: u64,
     executed: u32,
@@ -351,7 +351,7 @@ const LATER: u64 = RTT_MIN_NANOS;
 
 type Row = (&'static str, u32, &'static [Step], &'static [u32]);
 
-/// Columns: name; reordering threshold; steps; PSNs lost at the end.
+/// Columns: name; reordering threshold; steps; PSNs marked lost after the steps.
 #[rustfmt::skip]
 const ROWS: &[Row] = &[
     ("nothing was acknowledged out of order", 0, &[Send(9, false), Executed(4)], &[]),

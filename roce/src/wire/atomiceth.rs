@@ -3,7 +3,8 @@ use crate::id::RKey;
 /// Atomic extended transport header (IBA 9.3.4), 28 bytes, of a COMPARE SWAP or FETCH ADD.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct AtomicEth {
-    /// Virtual address of 8 bytes in the responder's memory. IBA requires a multiple of 8; `parse` accepts any value.
+    /// Virtual address of the 8 bytes, in the responder's memory, on which the operation acts. IBA requires a multiple
+    /// of 8; `parse` accepts any value.
     pub va: u64,
     /// R_Key of the memory region.
     pub rkey: RKey,

@@ -17,8 +17,8 @@ const V6_LEN: usize = Ipv6Header::LEN + UdpHeader::LEN + Bth::LEN;
 const V4_FRONT_MASK: [u8; 4] = [0, 0xFF, 0, 0];
 const V6_FRONT_MASK: [u8; 4] = [0x0F, 0xFF, 0xFF, 0xFF];
 
-/// Offsets, from the start of the IP header, of the masked bytes after the first four: TTL or hop limit, IPv4 header
-/// checksum, UDP checksum, and the BTH byte of FECN and BECN.
+/// Offsets, from the start of the IP header, of the masked bytes after the first four bytes of this header: TTL or hop
+/// limit, IPv4 header checksum, UDP checksum, and the BTH byte of FECN and BECN.
 const V4_MASKED: [usize; 6] = [8, 10, 11, 26, 27, 32];
 const V6_MASKED: [usize; 4] = [7, 46, 47, 52];
 
@@ -45,7 +45,8 @@ pub fn compute(l3: &[u8]) -> Option<u32> {
     Some(crc(start(l3)?, l3))
 }
 
-/// Returns the ICRC of `l3` with IP identification and AckReq replaced by those of `fields`; `None` as for [`compute`].
+/// Returns the ICRC of `l3` with IP identification and AckReq replaced by those of `fields`. `None` if the IP version
+/// is neither 4 nor 6, or if `l3` ends within the headers.
 pub(super) fn compute_with(l3: &[u8], fields: RetransmitFields) -> Option<u32> {
     let RetransmitFields { ip_id: [id0, id1], ack_req } = RetransmitFields::of(l3)?;
     let changes = match l3.first()? >> 4 {
@@ -60,7 +61,7 @@ pub(super) fn compute_with(l3: &[u8], fields: RetransmitFields) -> Option<u32> {
 }
 
 /// Returns an initial state of the CRC register: the CRC of `l3`, computed from this state without masking, is the ICRC
-/// of `l3`. `None` as for [`compute`].
+/// of `l3`. `None` if the IP version is neither 4 nor 6, or if `l3` ends within the headers.
 ///
 /// Because a CRC is linear, an XOR into the initial state has the same effect as masking a header byte. Without this
 /// XOR, the packet would have to be copied, or the CRC computed in several parts.
@@ -191,7 +192,8 @@ const fn before_each() -> [[u32; 256]; V6_LEN] {
             table[n][byte as usize] = register;
             let mut bit = 0;
             while bit < 8 {
-                // Reverses a bit step of `after`: bit 31 of the register is 1 if that step XORed the polynomial.
+                // Reverses the CRC step of one bit (see `after`): bit 31 of the register is 1 if that step XORed the
+                // polynomial.
                 let out = register >> 31;
                 register = ((register ^ (out * 0xEDB8_8320)) << 1) | out;
                 bit += 1;

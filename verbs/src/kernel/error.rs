@@ -8,7 +8,7 @@ use crate::limits::TooFewDescriptors;
 /// Reason why a network interface of the kernel cannot be used as a port, or why a destination cannot be resolved.
 #[derive(Debug, thiserror::Error)]
 pub enum KernelError {
-    /// No interface has this name in this network namespace.
+    /// No interface has this name in the calling thread's network namespace.
     #[error(
         "there is no interface `{0}` here; `ip link` lists those that are (each network namespace has its own)"
     )]
@@ -66,7 +66,7 @@ pub enum KernelError {
         interface: String,
         /// Index of the interface.
         index: u32,
-        /// Number of the taken lease: the 6 high bits of the QPNs that the other process has.
+        /// The QPN prefix, of 6 bits, that another process has leased.
         number: u8,
     },
     /// The limit of open files (RLIMIT_NOFILE) does not permit the file descriptors that the lease of QPNs needs.

@@ -66,7 +66,7 @@ const fn jump(at: u8, code: u16, k: u32, yes: u8, no: u8) -> sock_filter {
 
 /// Returns a classic BPF program that accepts RoCE v2 packets to QPNs with the prefix `prefix`: UDP port 4791, over
 /// IPv4 or IPv6, no fragments, no VLAN ID except 0. The program accepts such a packet if the interface, whose MAC is
-/// `mac`, receives the packet for `mac`, or if another process sends the packet to `mac`. The socket of the driver
+/// `mac`, receives the packet for `mac`, or if another process sends the packet to `mac`. The socket of the shared port
 /// receives only accepted frames; the kernel also processes every frame that the interface receives.
 ///
 /// The program drops received frames from `mac`: these are reflections of sent frames, and the program has accepted the
@@ -139,7 +139,7 @@ mod tests {
     /// BPF instruction that loads a constant.
     const LOAD_CONSTANT: u16 = 0x00;
 
-    /// Metadata of a frame: its type, and its VLAN tag if it has one.
+    /// Metadata of a frame: packet type (for example `PACKET_HOST`); VLAN tag, `None` if the frame has no VLAN tag.
     #[derive(Clone, Copy)]
     struct Metadata(u32, Option<u16>);
 

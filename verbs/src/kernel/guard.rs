@@ -9,15 +9,15 @@ use super::{Interface, KernelError};
 
 pub(super) const ROCE_UDP_PORT: u16 = 4791;
 
-/// The classic BPF program `ret #0`: truncates every datagram to 0 bytes, which drops the datagram.
+/// The classic BPF program `ret #0`: truncates every UDP datagram to 0 bytes, which drops the UDP datagram.
 const DROP_ALL: SockFilter = SockFilter::new(0x06, 0, 0, 0);
 
-/// Sockets bound to UDP port 4791 of an interface, which drop all datagrams that the kernel receives at this port.
+/// Sockets bound to UDP port 4791 of an interface, which drop all UDP datagrams that the kernel receives at this port.
 ///
 /// The packet socket of a shared port receives a copy of each RoCE packet that its filter accepts, and the kernel
 /// processes the packet too. Without a UDP socket on port 4791, the kernel would answer every RoCE packet with an ICMP
-/// port unreachable, and some peers would then end the connection. A filter drops the datagrams before the kernel
-/// queues them, so the datagrams use no memory.
+/// port unreachable, and some peers would then end the connection. A filter drops the UDP datagrams before the
+/// kernel queues them, so the UDP datagrams use no memory.
 ///
 /// The guard covers all addresses of the interface, including addresses added later. Several processes may each have a
 /// guard on one interface.
@@ -53,7 +53,8 @@ fn hold_one(interface: &Interface, address: SocketAddr) -> Result<Socket, Kernel
     // With SO_REUSEADDR, several guards can bind UDP port 4791. A program that does not set this option cannot bind the
     // port.
     socket.set_reuse_address(true).map_err(&failed)?;
-    // The filter is attached before the bind, otherwise datagrams received between bind and attachment would be queued.
+    // The filter is attached before the bind, otherwise UDP datagrams received between bind and attachment would be
+    // queued.
     socket.attach_filter(&[DROP_ALL]).map_err(&failed)?;
     socket.set_recv_buffer_size(1).map_err(&failed)?;
     socket.bind_device(Some(interface.name.as_bytes())).map_err(&failed)?;

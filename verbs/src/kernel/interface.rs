@@ -17,7 +17,7 @@ use super::netlink::{Netlink, Scope};
 pub struct Interface {
     /// Name, such as `eth1`.
     pub name: String,
-    /// Interface index in this network namespace.
+    /// Interface index in the network namespace of the thread that read the interface.
     pub index: u32,
     /// MAC address.
     pub mac: Mac,
@@ -36,7 +36,7 @@ pub struct Interface {
 }
 
 impl Interface {
-    /// Reads the interface `name` of this network namespace. Needs no privilege.
+    /// Reads the interface `name` of the calling thread's network namespace. Needs no privilege.
     pub fn read(name: &str) -> Result<Self, KernelError> {
         let mut question = LinkMessage::default();
         question.attributes.push(LinkAttribute::IfName(name.to_owned()));

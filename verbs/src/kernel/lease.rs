@@ -22,8 +22,8 @@ use crate::limits::TooFewDescriptors;
 
 /// Number of bits of a leased prefix, the largest that [`QpnPrefix`] permits.
 const LEASE_BITS: u8 = 6;
-/// Numbers that [`Lease::any`] leases. Number 0 is left out, so that the owner of such a lease receives no
-/// management packets (packets to the QPNs 0 and 1).
+/// Numbers that [`Lease::any`] leases. Number 0 is left out, because the owner of lease 0 receives the management
+/// packets (packets to the QPNs 0 and 1).
 pub(super) const LEASES: Range<u8> = 1..1 << LEASE_BITS;
 
 /// The right to QPNs of one prefix on an interface. The drop frees the prefix.

@@ -8,8 +8,8 @@ use super::Interface;
 /// Directory with an entry for each interface of the network namespace in which /sys was mounted.
 const INTERFACES: &str = "/sys/class/net";
 
-/// Returns the speed of the link in Mbit/s. `None` if the driver reports no speed, or if /sys belongs to another
-/// network namespace, in which another interface may have the name of `interface`.
+/// Returns the speed of the link of `interface` in Mbit/s. `None` if the kernel reports no speed, or if /sys belongs to
+/// another network namespace, in which another interface may have the name of `interface`.
 pub(crate) fn speed_mbps(interface: &Interface) -> Option<u32> {
     read(Path::new(INTERFACES), interface)
 }

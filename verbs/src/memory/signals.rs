@@ -35,7 +35,7 @@ const BUS_MCEERR_AO: c_int = 5;
 /// Number of times that `on_fault` can be installed for a signal.
 const LEVELS: usize = 4;
 
-/// The entry points of `on_fault`, by level.
+/// At index n: the handler that installation number n of `on_fault`, from 0, gives to a signal.
 static ENTRIES: [Handler; LEVELS] = [on_fault::<0>, on_fault::<1>, on_fault::<2>, on_fault::<3>];
 
 /// A signal that a memory fault raises.

@@ -47,7 +47,7 @@ impl PortControl {
         self.interface_speed_mbps = speed_mbps(interface);
     }
 
-    /// Returns the speed of the link in Mbit/s, as the driver reports it; `None` if the driver reports none.
+    /// Returns the speed of the link in Mbit/s, as the DPDK driver reports it; `None` if this driver reports none.
     pub(crate) fn speed_mbps(&self) -> Option<u32> {
         Some(self.port.link().speed_mbps).filter(|mbps| *mbps != 0 && *mbps != u32::MAX)
     }
@@ -57,12 +57,12 @@ impl PortControl {
         self.interface_speed_mbps
     }
 
-    /// Returns the statistics of the driver, if it has any, and the port's own counters.
+    /// Returns the statistics of the DPDK driver, if this driver has any, and the port's own counters.
     pub(crate) fn counters(&self) -> (Option<PortStats>, PortCounters) {
         (self.port.stats(), self.port.counters())
     }
 
-    /// Returns the extended statistics of the driver, by name.
+    /// Returns the extended statistics of the DPDK driver, by name.
     pub(crate) fn xstats(&self) -> Vec<(String, u64)> {
         self.port.xstats()
     }
@@ -81,7 +81,7 @@ impl PortControl {
     /// Restarts the port. `data_path` is the data path of the same port, which no other thread can use meanwhile.
     ///
     /// # Errors
-    /// The driver's error; a later call may succeed.
+    /// The DPDK driver's error; a later call may succeed.
     pub(crate) fn restart(&mut self, data_path: &mut DpdkPort) -> Result<(), PortError> {
         self.restarted_at = Some(Instant::now());
         self.port.restart(data_path.queues_mut())
@@ -91,7 +91,7 @@ impl PortControl {
     /// the link is up.
     ///
     /// # Errors
-    /// The driver's error if the restart fails; a later call may succeed.
+    /// The DPDK driver's error if the restart fails; a later call may succeed.
     pub fn poll_link(&mut self, data_path: &mut DpdkPort) -> Result<bool, PortError> {
         if self.is_restart_due() {
             self.restart(data_path)?;

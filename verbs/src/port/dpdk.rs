@@ -23,16 +23,16 @@ pub struct DpdkPort {
     looped: VecDeque<Mbuf>,
 }
 
-/// If `looped` has at least this number of frames, `tx_reserve` fails. Frames that are reserved already, at most
-/// [`TX_QUEUE_FRAMES`], may still be added to `looped`.
+/// If `looped` (frames to the port itself, not yet received) has at least this number of frames, `tx_reserve` fails.
+/// Frames that are reserved already, at most [`TX_QUEUE_FRAMES`], may still be added to `looped`.
 const LOOPED_FRAMES_MAX: usize = TX_QUEUE_FRAMES;
 
-/// Largest number of frames in `looped`, each in one mbuf.
+/// Largest number of frames to the port itself that were sent and not yet received (`looped`), each in one mbuf.
 pub(super) const LOOPED_MBUFS: usize = LOOPED_FRAMES_MAX + TX_QUEUE_FRAMES;
 
 /// Bytes of queued frames at which a burst is sent: 32 KiB. Each frame waits until its burst is complete. Without this
 /// limit, the first of [`TX_QUEUE_FRAMES`] (64) frames of 4 KiB, perhaps a retransmission, would wait 25 us until the
-/// last frame is written.
+/// engine has written the last frame to its buffer.
 const BURST_BYTES: usize = 32 << 10;
 
 impl DpdkPort {
@@ -129,7 +129,8 @@ impl Port for DpdkPort {
         self.queues.first_mut().tx_reserve(len_bytes)
     }
 
-    /// Does not subtract the cancelled frame from `queued_bytes`, so the burst may end earlier.
+    /// Does not subtract the cancelled frame from `queued_bytes`, so `tx_reserve` may send a burst of fewer than
+    /// `BURST_BYTES` bytes.
     fn tx_cancel(&mut self) {
         self.queues.first_mut().tx_cancel();
     }

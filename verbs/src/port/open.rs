@@ -135,7 +135,7 @@ fn open_kernel_interface(eal: Eal, spec: &PortSpec, qpn_prefix: QpnPrefix) -> Re
 }
 
 /// Returns the `OpenError` for `error`, which the opening of a port returned. For an XDP port, adds the requirements of
-/// XDP ports, because the driver reports every failure as EINVAL.
+/// XDP ports, because the DPDK driver af_xdp reports every failure as EINVAL.
 fn open_error(spec: &PortSpec, error: PortError) -> OpenError {
     if spec.kind != PortKind::AfXdp {
         return error.into();

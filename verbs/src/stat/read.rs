@@ -81,7 +81,7 @@ pub fn read_all() -> Found {
             read_socket(path, owner, |_| true, &mut found);
         }
         // Root does not remove sockets in directories of other users: if the owner replaces the directory by a
-        // symbolic link after the check of `to_read`, root would remove a socket elsewhere.
+        // symbolic link after `to_read` has checked the directory, root would remove a socket elsewhere.
         if owner == user.uid {
             remove_left(&directory);
         }

@@ -36,10 +36,10 @@ use streams::{StreamId, Streams};
 /// Longest time for which `Reorder` holds a frame, in nanoseconds.
 const OVERTAKEN_NANOS_MAX: u64 = 1_000_000;
 
-/// The packet on which an event acted, and the time of the action.
+/// The packet that an event impaired, and the time of the impairment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Firing {
-    /// Time of the action, in nanoseconds after the port sent its first packet.
+    /// Time of the impairment, in nanoseconds after the port sent its first packet.
     pub after_nanos: u64,
     /// Destination queue pair of the packet.
     pub dest_qpn: Qpn,
@@ -47,8 +47,8 @@ pub struct Firing {
     pub psn: Psn,
     /// Opcode of the packet.
     pub opcode: Opcode,
-    /// Time from the action to the next transmission of `psn`, in nanoseconds; `None` if `psn` has not been sent after
-    /// the action.
+    /// Time from the impairment to the next transmission of `psn`, in nanoseconds; `None` if `psn` has not been sent
+    /// after the impairment.
     pub retransmitted_after_nanos: Option<u64>,
 }
 
@@ -211,7 +211,8 @@ impl<P: Port> Events<P> {
         self.streams.is_watched(spot.space).then_some((spot.space, spot.offset?))
     }
 
-    /// Counts the packet for each matching event. Events that act change `frame` or the returned disposition.
+    /// Counts the packet for each matching event. If the count of an event becomes [`PacketEvent::pass`], the
+    /// impairment of this event changes `frame` or the returned disposition.
     fn impair(&mut self, space: StreamId, offset: u64, sighting: &Sighting, frame: &mut [u8]) -> Disposition {
         let mut disposition = Disposition::default();
         let packet = frame.get_mut(..sighting.len_bytes).unwrap_or_default();

@@ -23,7 +23,7 @@ pub enum EventPsn {
     Relative(u32),
     /// The PSN in the packet. An equal PSN after a wrap, 2^24 PSNs later, does not match.
     Absolute(Psn),
-    /// Any PSN: packets of all PSNs count towards [`PacketEvent::pass`].
+    /// Any PSN: the count of matching packets (see [`PacketEvent::pass`]) includes packets of all PSNs.
     Any,
 }
 
@@ -52,7 +52,8 @@ pub struct PacketEvent {
     /// Count of matching packets, from 1, at which the impairment is applied. If `psn` is a single PSN, 1 is the first
     /// transmission of this PSN, and 2 the first retransmission.
     pub pass: u32,
-    /// Impairment of the packet at which the count of matching packets becomes `pass`.
+    /// Impairment of packet number [`PacketEvent::pass`] of the packets that match `qp`, `space`, `psn` and `opcode`,
+    /// counted from 1.
     pub impairment: Impairment,
 }
 

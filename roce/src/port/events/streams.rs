@@ -41,8 +41,9 @@ impl Streams {
         Streams { numbers: HashMap::with_capacity(room), sent: Vec::with_capacity(2 * room) }
     }
 
-    /// Returns connection number, PSN space and offset of a packet to `dest`. If `dest` is new, adds a connection.
-    /// `None` if `dest` is new and `self` has [`CONNECTIONS_MAX`] connections already.
+    /// Returns connection number and PSN space of a packet to `dest`, and the offset of its PSN from the first PSN of
+    /// this PSN space. If `dest` is new, adds a connection. `None` if `dest` is new and `self` has [`CONNECTIONS_MAX`]
+    /// connections already.
     pub(super) fn locate(&mut self, dest: (Gid, Qpn), space: PsnSpace, psn: Psn) -> Option<Position> {
         let known = self.numbers.len() as u32;
         let number = match self.numbers.get(&dest) {

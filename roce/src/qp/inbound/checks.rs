@@ -12,12 +12,12 @@ use crate::wire::{NakCode, Operation, Position};
 /// Reason for not executing a request.
 #[derive(Clone, Copy)]
 pub(crate) enum Refusal {
-    /// The request is invalid, or has no access to the memory of its RETH, or this memory could not be accessed (memory
-    /// fault). A reliable connection sends a NAK with this code.
+    /// The request is invalid, or has no access to the memory named by its RETH, or this memory could not be accessed
+    /// (memory fault). A reliable connection sends a NAK with this code.
     Invalid(NakCode),
     /// The message is longer than its receive.
     TooLong,
-    /// The memory that the scatter list of the receive names cannot be written.
+    /// The memory named by the scatter list of the receive cannot be written.
     BadReceive,
     /// No receive is posted.
     NotReady,

@@ -60,7 +60,8 @@ impl Completer<'_> {
         ResponseEvent::Ignored
     }
 
-    /// Processes a SACK. Its PSN is the peer's expected PSN: `una + sent` if the peer executed all requests.
+    /// Processes a SACK. The PSN of a SACK is the peer's expected PSN: if the peer executed all requests, one past the
+    /// highest PSN sent (`una + sent`).
     fn on_sack<'p>(&mut self, packet: &Packet<'p>) -> ResponseEvent<'p> {
         let next = packet.bth.psn;
         let in_flight = next.index_in(self.una, self.sent + 1).is_some();

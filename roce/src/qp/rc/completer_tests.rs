@@ -137,29 +137,28 @@ impl Bench {
     }
 }
 
-/// A [`ResponseEvent`] with indices instead of PSNs: the index of a PSN is its distance from [`FIRST_PSN`].
+/// A [`ResponseEvent`] in which a number, the distance of a PSN from [`FIRST_PSN`], replaces the PSN.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Event {
     Ignored,
     Stale,
-    /// Go-back-N: all packets whose PSN has an index below this index are acknowledged.
+    /// Go-back-N: all packets below PSN `FIRST_PSN + .0` are acknowledged.
     Acked(i32),
-    /// Go-back-N: all packets whose PSN has an index below this index are acknowledged, and the packet whose PSN has
-    /// this index was lost.
+    /// Go-back-N: all packets below PSN `FIRST_PSN + .0` are acknowledged, and the packet with this PSN was lost.
     Lost(i32),
-    /// Go-back-N: a missing READ response, as the index of its PSN; and a received READ response, as the index of its
-    /// PSN.
+    /// Go-back-N: the READ response with PSN `FIRST_PSN + .0` is missing, and the READ response with PSN
+    /// `FIRST_PSN + .1` was received.
     Kept(i32, i32),
-    /// Selective repeat: all requests below the PSN with this index are executed.
+    /// Selective repeat: all requests below PSN `FIRST_PSN + .0` are executed.
     Executed(i32),
-    /// Selective repeat: a SACK, as the index of its PSN.
+    /// Selective repeat: a SACK with PSN `FIRST_PSN + .0`.
     Sack(i32),
-    /// Selective repeat: a READ response; its PSN has the first index, the PSN after the last response to its READ
-    /// request has the second index.
+    /// Selective repeat: a READ response with PSN `FIRST_PSN + .0`; `FIRST_PSN + .1` is the PSN after the last response
+    /// to its READ request.
     Response(i32, i32),
-    /// Selective repeat: a duplicate READ response, as the index of its PSN.
+    /// Selective repeat: a duplicate READ response with PSN `FIRST_PSN + .0`.
     Duplicate(i32),
-    /// RNR NAK: index of its PSN (distance from `FIRST_PSN`), and its RNR wait in microseconds.
+    /// An RNR NAK with PSN `FIRST_PSN + .0` and an RNR wait of `.1` microseconds.
     Rnr(i32, u64),
     Failed(i32, WcStatus),
 }
@@ -200,7 +199,7 @@ struct Row {
     /// Clause of the IBA; empty if the result is a choice of this stack, or if no clause is known with certainty.
     rule: &'static str,
     una: i32,
-    /// READ responses received above una, as indices of their PSNs (distances from `FIRST_PSN`).
+    /// READ responses received above una: the distances of their PSNs from `FIRST_PSN`.
     acked: &'static [i32],
     /// True if all packets from una on were sent twice.
     is_sent_twice: bool,
@@ -211,7 +210,7 @@ struct Row {
     counters: [&'static str; 2],
 }
 
-/// Defaults of the rows: an ACK of the SEND at index 0.
+/// Defaults of the rows: an ACK of the SEND with PSN `FIRST_PSN`.
 const ROW: Row = Row {
     name: "",
     rule: "",

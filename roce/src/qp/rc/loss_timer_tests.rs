@@ -13,7 +13,7 @@
 //!     out       sends the retransmissions that RNR wait and `in_flight_pkts_max` permit
 //!     time      calls `Requester::on_time`
 //!   state    "100 >3 y6 n2 RetryExcErr": `Requester::deadline`, then the parts that apply
-//!     100    deadline in us; "-" no deadline; "*" deadline not checked: it differs between the schemes
+//!     100    deadline in us; "-" no deadline; "*" deadline not checked: it differs between the recovery schemes
 //!     >3     PSN 3 is retransmitted next
 //!     y6 n2  retries left (y), RNR retries left (n), each if reduced; then the error status of a failed work request
 //! ```

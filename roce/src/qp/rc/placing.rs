@@ -110,7 +110,7 @@ impl Request for Placed {
 enum SlotState {
     /// The payload is not placed.
     Empty,
-    /// The payload is placed, and `records` has the header fields.
+    /// The payload is placed, and `Placing::records` has the header fields.
     Recorded,
     /// The payload of a SEND MIDDLE is placed. The execution of a MIDDLE needs no header fields.
     SendMiddle,
@@ -122,7 +122,7 @@ enum SlotState {
 struct WriteCursor {
     /// One past the PSN of the packet placed last.
     psn: Psn,
-    /// Index of the packet with PSN `psn` in its message.
+    /// Index, in the WRITE, of the packet directly after the packet placed last.
     index: u32,
     packets: u32,
     reth: Reth,
@@ -133,9 +133,11 @@ struct WriteCursor {
 pub(crate) struct Placing {
     /// State of each PSN, indexed by the PSN modulo the window.
     slots: CircularArray<SlotState>,
-    /// Record of each PSN, indexed like `slots`; valid only if the slot is [`SlotState::Recorded`].
+    /// Record of each PSN, indexed by the PSN modulo the window; valid only if the state of the PSN is
+    /// [`SlotState::Recorded`].
     records: CircularArray<Option<Placed>>,
-    /// Fingerprint of each packet, indexed like `slots`; valid unless the slot is [`SlotState::Empty`].
+    /// Fingerprint of each packet, indexed by the PSN modulo the window; valid only if the payload of the packet is
+    /// placed.
     fingerprints: CircularArray<Fingerprint>,
     /// PSNs of the placed FIRST packets of WRITEs.
     write_firsts: PsnSet,
@@ -208,7 +210,8 @@ impl Placing {
         Some(WriteCursor { psn, index, packets, reth })
     }
 
-    /// Marks the payload of `packet` as placed. `rq_offset`: destination of a SEND; `None` for a WRITE.
+    /// Marks the payload of `packet` as placed. `rq_offset`: for a SEND, the receive and the offset in the message at
+    /// which the payload was placed; `None` for a WRITE.
     #[inline]
     pub(super) fn mark_placed(&mut self, packet: &Packet<'_>, rq_offset: Option<RqOffset>) {
         let place = packet.bth.psn.value();

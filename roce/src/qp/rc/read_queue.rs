@@ -103,11 +103,11 @@ pub(crate) enum NotQueued {
     NoRoom,
     /// The READ is a duplicate, but is not part of a READ in the responder resources.
     NotRemembered,
-    /// The READ is a duplicate; its retransmission limit and the [`Allowance`] do not permit the retransmission.
+    /// The READ is a duplicate; its retransmission limit and the [`Allowance`] permit no retransmission of responses.
     TooOften,
 }
 
-/// A READ in the responder resources, and the unused part of its retransmission limit.
+/// A READ in the responder resources, and the unused part of its retransmission limit, in responses.
 #[derive(Clone, Copy, Debug)]
 struct ResponderResource {
     request: ReadRequest,
@@ -239,8 +239,8 @@ impl ReadQueue {
                 if !waiting.is_duplicate || !is_longer {
                     return Ok(());
                 }
-                // The queue already contains a duplicate that ends below the end of `again`. The responses of that
-                // duplicate are removed from `again`.
+                // The queue already contains a duplicate that ends below the end of `again`, the responses
+                // requested by the received duplicate. The responses of the queued duplicate are removed from `again`.
                 again.sent = waiting.end().distance_from(again.request.first);
                 (at, continues) = (Some(place + 1), true);
                 continue;
@@ -263,7 +263,8 @@ impl ReadQueue {
             return Err(NotQueued::NoRoom);
         }
         // Responses that are still to be sent for the original READ are removed from the duplicate. Otherwise the peer
-        // could receive all responses, and send its next READ, while the original READ still counts against `limit`.
+        // could receive all responses, and send its next READ, while the original READ still counts against
+        // `max_dest_rd_atomic`.
         if let Some(rest) = rest {
             let sent_pkts = rest.distance_from(again.request.first);
             again.request.packets = again.request.packets.min(sent_pkts);
@@ -332,7 +333,7 @@ impl ReadQueue {
 
     /// Returns the highest PSN, at most `psn`, that belongs to no READ in the responder resources. This PSN may belong
     /// to a READ that was removed from them: the peer has received all responses of that READ, because the peer has at
-    /// most `limit` outstanding READs.
+    /// most `max_dest_rd_atomic` outstanding READs.
     pub(crate) fn last_before(&self, psn: Psn) -> Psn {
         let mut psn = psn;
         for read in self.resources.iter().rev().map(|read| read.request) {

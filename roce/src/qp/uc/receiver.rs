@@ -23,7 +23,7 @@ pub(crate) struct Receiver {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum ReceiverAction {
     Nothing,
-    /// The memory that the scatter list of a receive names cannot be written: the queue pair changes to ERR.
+    /// The memory named by the scatter list of a receive cannot be written: the queue pair changes to ERR.
     Fatal,
 }
 

@@ -58,7 +58,8 @@ impl Sender {
         self.fault.take()
     }
 
-    /// Sends packets until no packet is left or permitted, `tx.budget` is 0, or the port is full.
+    /// Sends packets until no packet is left, congestion control permits none, `tx.budget` is 0, or the port has no
+    /// free transmit buffer.
     pub(crate) fn transmit<P: Port>(
         &mut self,
         outstanding: &mut Outstanding,

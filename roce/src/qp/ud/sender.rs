@@ -22,7 +22,8 @@ pub(crate) struct Sender {
     draining: bool,
     /// Error status of the oldest work request, if this work request cannot be sent.
     fault: Option<WcStatus>,
-    /// Address handle and QPN for which `headers` was computed. Consecutive datagrams often have the same destination.
+    /// Destination (address handle and QPN) for which the header fields `headers` were computed. Consecutive datagrams
+    /// often have the same destination.
     last: Option<(AhId, Qpn)>,
     headers: QpHeaders,
 }
@@ -83,7 +84,8 @@ impl Sender {
         self.fault.take()
     }
 
-    /// Sends datagrams until none is left, the oldest datagram cannot be sent, `tx.budget` is 0, or the port is full.
+    /// Sends datagrams until none is left, the oldest datagram cannot be sent, `tx.budget` is 0, or the port has no
+    /// free transmit buffer.
     /// `open` returns the address handle of an `AhId`; `None` if the `AhId` was destroyed or never existed.
     pub(crate) fn transmit<'h, P: Port>(
         &mut self,

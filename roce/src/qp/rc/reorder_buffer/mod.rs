@@ -35,7 +35,8 @@ pub(crate) struct ReorderBuffer {
     set: OutOfOrderSet,
     /// PSNs of buffered requests.
     copies: PsnSet,
-    /// Index of the first cell of each buffered request, by its PSN modulo the window; valid for the PSNs in `copies`.
+    /// Index of the first cell of each buffered request, by its PSN modulo the window; valid for the PSNs of
+    /// buffered requests (`copies`).
     cells: CircularArray<u32>,
     /// `None` unless placement is relaxed.
     placing: Option<Box<Placing>>,
@@ -168,7 +169,8 @@ impl ReorderBuffer {
         }
     }
 
-    /// Frees the buffered request with PSN `psn`, if any. Returns whether a request was freed. `psn` remains in `set`.
+    /// Frees the buffered request with PSN `psn`, if any. Returns whether a request was freed. `psn` remains in
+    /// `set`, the PSNs of buffered and placed requests.
     #[inline]
     fn drop_copy(&mut self, psn: Psn, store: &mut ReorderStore) -> bool {
         let Some(cell) = self.cell(psn) else { return false };

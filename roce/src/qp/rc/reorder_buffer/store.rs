@@ -306,9 +306,9 @@ impl ReorderStore {
         })
     }
 
-    /// Returns whether `packet` and the request at `at`, which have the same PSN, have the same content: opcode,
-    /// solicited event, extension headers and payload. A retransmission may differ in other fields, for example AckReq.
-    /// With phantom payloads, returns true.
+    /// Returns whether `packet` and the request whose first cell is `at`, which have the same PSN, have the same
+    /// content: opcode, solicited event, extension headers and payload. A retransmission may differ in other fields,
+    /// for example AckReq. With phantom payloads, returns true.
     pub(super) fn is_same(&self, at: u32, packet: &Packet<'_>) -> bool {
         let Some(Request { header, len_bytes, .. }) = self.request(at) else { return false };
         let mut body = packet.body();
@@ -446,8 +446,8 @@ mod tests {
             steps in proptest::collection::vec((0usize..4, 0usize..8, 0usize..3 * CELL_BYTES, any::<bool>()), 0..1000)
         ) {
             let mut store = store_of(BYTES_MAX / 4, 4);
-            // Buffered requests, oldest first: first cell; slot; a number that is both time in nanoseconds and PSN;
-            // body.
+            // Buffered requests, oldest first: first cell; index of the queue pair; a number that is both time in
+            // nanoseconds and PSN; body.
             let mut model: Vec<(u32, usize, u32, Vec<u8>)> = Vec::new();
             let taken = |model: &[(u32, usize, u32, Vec<u8>)], slot: usize| {
                 let of_slot = model.iter().filter(|(_, other, ..)| *other == slot);

@@ -148,8 +148,8 @@ impl AckPolicy {
         if reply.is_some() { ResponderAction::Answer } else { ResponderAction::Nothing }
     }
 
-    /// Returns the SACK that is due: PSN of the trigger, whether the trigger was a duplicate, and whether the reorder
-    /// buffer had no room since the last SACK.
+    /// Returns the SACK that is due: PSN of the request that triggered the SACK, whether that request was a duplicate,
+    /// and whether the reorder buffer had no room since the last SACK.
     #[inline]
     pub(super) fn sack(&self) -> Option<(Psn, bool, bool)> {
         let Due::Sack { trigger, duplicate } = self.due else { return None };

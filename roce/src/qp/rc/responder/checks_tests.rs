@@ -173,7 +173,7 @@ struct Row {
     receive: Option<(RKey, u32)>,
     /// Packets received before the request; all are executed.
     before: &'static [Pkt],
-    /// Memory region that is deregistered after the packets of `before`.
+    /// Memory region that is deregistered directly before `request` is received; `None`: no memory region.
     deregistered: Option<RKey>,
     request: Pkt,
     outcome: Outcome,

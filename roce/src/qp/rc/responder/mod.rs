@@ -53,7 +53,7 @@ pub(crate) struct Responder {
     /// True after the first READ was executed. While false, queue and responder resources of `reads` are empty.
     has_reads: bool,
     inbound: Inbound,
-    /// Boxed, because messages other than READs need only `has_reads`.
+    /// Boxed, because before the first READ the responder needs only the flag `has_reads`, which is then false.
     reads: Box<ReadQueue>,
 }
 
@@ -317,7 +317,7 @@ impl Responder {
     }
 
     /// Sends the SACK that is due, then READ responses as `congestion` permits, then the ACK or NAK that is due. Stops
-    /// when `tx.budget` is 0 or the port is full.
+    /// when `tx.budget` is 0 or the port has no free transmit buffer.
     pub(crate) fn transmit<P: Port>(
         &mut self,
         congestion: &mut Congestion,
