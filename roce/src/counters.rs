@@ -128,8 +128,9 @@ counters! {
         req_remote_operation_errors,
         /// Duplicate READs dropped because they are not part of a READ in the responder resources.
         duplicate_read_dropped,
-        /// Duplicate READs dropped because the retransmission limit of the READ (`RETRANSMITS_PER_READ`) was used up,
-        /// and the queue pair had too few tokens for retransmissions beyond this limit (`RETRANSMIT_PKTS_PER_SEC`).
+        /// Duplicate READs dropped because the responses of the READ were retransmitted up to the limit
+        /// (`RETRANSMITS_PER_READ`), and the queue pair had too few tokens to retransmit responses beyond this limit
+        /// (`RETRANSMIT_PKTS_PER_SEC`).
         duplicate_read_limited,
         /// Responses dropped because of an opcode that the queue pair does not use, an unknown SACK version, or a NAK
         /// code or AETH syndrome that is reserved or only for reliable datagrams.

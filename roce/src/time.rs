@@ -5,20 +5,20 @@
 pub struct Instant(u64);
 
 impl Instant {
-    /// The origin of time: 0 ns.
+    /// The origin: 0 ns.
     pub const ZERO: Instant = Instant(0);
 
-    /// Returns the instant `nanos` nanoseconds after the origin.
+    /// Returns the instant `nanos` nanoseconds after [`Instant::ZERO`].
     pub const fn from_nanos(nanos: u64) -> Self {
         Instant(nanos)
     }
 
-    /// Returns the time from the origin to this instant, in nanoseconds.
+    /// Returns the time from [`Instant::ZERO`] to this instant, in nanoseconds.
     pub const fn as_nanos(self) -> u64 {
         self.0
     }
 
-    /// Returns the instant `nanos` nanoseconds after this instant; saturates at 2^64 - 1 ns after the origin.
+    /// Returns the instant `nanos` nanoseconds after this instant; saturates at 2^64 - 1 ns after [`Instant::ZERO`].
     pub const fn plus_nanos(self, nanos: u64) -> Self {
         Instant(self.0.saturating_add(nanos))
     }

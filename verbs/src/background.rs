@@ -64,7 +64,7 @@ const MAINTAIN_ACTIVE: Duration = Duration::from_millis(200);
 /// of a shared port are unresolved.
 const MAINTAIN_WAITING: Duration = Duration::from_millis(20);
 
-/// The descriptors that ended a rest, except the bell.
+/// The descriptors that ended a [`Rest`], except the bell.
 #[derive(Clone, Copy, Default)]
 pub(crate) struct Woken {
     by_stat: bool,
@@ -73,10 +73,10 @@ pub(crate) struct Woken {
     by_source: bool,
 }
 
-/// Records in a `Woken` that a descriptor ended the rest.
+/// Records in a `Woken` that a descriptor ended the [`Rest`].
 pub(crate) type Mark = fn(&mut Woken);
 
-/// Reason of a rest.
+/// Reason of a [`Rest`].
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Reason {
     /// The port is idle.
@@ -92,7 +92,7 @@ enum Reason {
 #[derive(Clone, Copy)]
 pub(crate) struct Rest {
     pub(crate) until: Instant,
-    /// Whether a wake source of the port ends the rest.
+    /// Whether a wake source of the port ends this `Rest`.
     on_sources: bool,
     reason: Reason,
 }
@@ -121,8 +121,8 @@ pub(crate) struct BackgroundServer {
     /// Number of further polls in `drive` that must find work before the background thread disarms the port:
     /// `ARMED_POLLS_MAX` after a call of `sleep`, 0 after this thread has disarmed the port.
     armed_polls: u32,
-    /// Whether the statistics socket may end a rest. After a failure to accept a connection, false until the next call
-    /// of `maintain`.
+    /// Whether the statistics socket may end a [`Rest`]. After a failure to accept a connection, false until the next
+    /// call of `maintain`.
     accepts: bool,
 }
 
@@ -154,8 +154,8 @@ impl BackgroundServer {
         self.shared.stopping.load(Ordering::Relaxed)
     }
 
-    /// Takes a turn: drives the engine, not longer than `longest`, or prepares a rest. Returns the rest; `None` if the
-    /// next turn is due at once.
+    /// Takes a turn: drives the engine, not longer than `longest`, or prepares a [`Rest`]. Returns the `Rest`; `None`
+    /// if the next turn is due at once.
     pub(crate) fn turn(&mut self, longest: Option<Duration>) -> Option<Rest> {
         if Instant::now() >= self.maintain_at {
             self.maintain();
@@ -222,8 +222,8 @@ impl BackgroundServer {
         }
     }
 
-    /// Arms the port and returns a rest. Does not arm the port while a leader is the server of the port. Returns `None`
-    /// if a poll after the port was armed found work.
+    /// Arms the port and returns the [`Rest`] until the next turn. Does not arm the port while another thread drives
+    /// the engine, or a leader is the server of the port. Returns `None` if a poll after the port was armed found work.
     fn sleep(&mut self) -> Option<Rest> {
         let shared = &*self.shared;
         let Some(mut driven) = shared.try_lock() else {
@@ -317,8 +317,8 @@ impl BackgroundServer {
             // A memif connection may have begun or ended, so the next maintenance, which checks the link, is due soon.
             self.maintain_at = self.maintain_at.min(Instant::now() + MAINTAIN_WAITING);
         } else if self.spurious == SPURIOUS_MAX {
-            // This rest was the nap after `SPURIOUS_MAX` wake-ups without a frame. One more such wake-up begins the
-            // next nap.
+            // The `Rest` that ended was the nap after `SPURIOUS_MAX` wake-ups without a frame. One more such wake-up
+            // begins the next nap.
             self.spurious -= 1;
         } else {
             self.spurious = 0;
@@ -329,8 +329,8 @@ impl BackgroundServer {
     fn watch(&mut self) -> Rest {
         let shared = &*self.shared;
         let watching = self.watching.get_or_insert_with(|| {
-            // `Shared::take_over` has rung the bell. If the bell has not ended a rest, the bell is still readable, and
-            // would end the first nap at once. Therefore the bell is cleared.
+            // `Shared::take_over` has rung the bell. If the bell has not ended a `Rest`, the bell is still readable,
+            // and would end the first nap at once. Therefore the bell is cleared.
             shared.sleep.clear_background_bell();
             Watching { since: Instant::now(), nap: NAP_MIN }
         });
@@ -344,8 +344,8 @@ impl BackgroundServer {
         let shared = &*self.shared;
         let is_left = || shared.sleep.is_watching() && !shared.sleep.is_led();
         match &mut self.watching {
-            // `is_left` is called again, because a thread may end the takeover during `is_polled`, by a request for a
-            // notification.
+            // `is_left` (the port is taken over, and no thread is the leader) is called again, because a thread may end
+            // the takeover during `is_polled`, by a request for a notification.
             Some(watching) if is_left() && is_polled(shared) && is_left() => {
                 watching.nap = (watching.nap * 2).min(NAP_MAX);
             }

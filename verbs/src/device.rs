@@ -764,7 +764,8 @@ mod tests {
     /// limit of its CPU time (0.95 s).
     const FIFO_POLLS_MAX: u32 = 5_000_000;
 
-    /// Polls, as a thread of the scheduling policy SCHED_FIFO, until `is_released`. Returns the number of polls.
+    /// Polls, as a thread of the scheduling policy SCHED_FIFO, until another thread has released the engine's lock
+    /// (`is_released`), at most `FIFO_POLLS_MAX` times. Returns the number of polls.
     fn poll_with_fifo(shared: &Shared, is_fifo: &AtomicBool, is_released: &AtomicBool) -> u32 {
         let tid = gettid().as_raw_nonzero().to_string();
         let status = Command::new("chrt").args(["--fifo", "--pid", "1", &tid]).status();

@@ -69,7 +69,8 @@ impl<T: Drive> Drop for PoisonGuard<'_, T> {
     }
 }
 
-/// A guard whose drop releases the lock, then sends the work requests of threads that failed to lock and set `asked`.
+/// A guard whose drop releases the lock, then sends the work requests of threads that set `asked` because they failed
+/// to lock.
 pub(crate) struct DriveGuard<'a, T: Drive> {
     // `poison_guard` is dropped first and releases the lock, because the drop of `_answer` takes the lock again.
     poison_guard: PoisonGuard<'a, T>,
@@ -117,10 +118,10 @@ impl<T: Drive> DriveLock<T> {
         self.driven.try_lock()
     }
 
-    /// Sends the work requests of threads that failed to lock and set `asked`. On reliable connections, the loop ends
-    /// at the latest when all send queues are full: no thread can then post, because only ACKs free entries of send
-    /// queues, and the loop receives no ACK. On unreliable connections, transmission frees these entries, so the loop
-    /// continues while other threads post.
+    /// Sends the work requests of threads that set `asked` because they failed to lock. On reliable connections, the
+    /// loop ends at the latest when all send queues are full: no thread can then post, because only ACKs free entries
+    /// of send queues, and the loop receives no ACK. On unreliable connections, transmission frees these entries, so
+    /// the loop continues while other threads post.
     #[cold]
     fn answer(&self) {
         // A thread that panicked must not use the engine, which the panic may have left in an inconsistent state.
@@ -142,7 +143,8 @@ impl<T: Drive> Drop for Answer<'_, T> {
     #[inline]
     fn drop(&mut self) {
         // A swap, not a load: the processor may execute a load before the release of the lock is visible to other
-        // threads. If a thread then failed to lock and set `asked`, the work requests of that thread would not be sent.
+        // threads. If a thread set `asked` after that load, and then failed to lock, the work requests of that thread
+        // would not be sent.
         if self.0.asked.swap(false, Ordering::AcqRel) {
             self.0.answer();
         }
@@ -189,12 +191,12 @@ pub(crate) struct Activity {
     /// Number of send work requests posted since the last [`Activity::end_push`]. If several threads post at the same
     /// time, some posts may not be counted; [`Activity::count_posts`] then requests a push later.
     posts: AtomicU32,
-    /// Time of the last poll, in nanoseconds of the engine's clock.
+    /// Time of the last poll by an application thread, in nanoseconds of the engine's clock.
     last_nanos: AtomicU64,
-    /// Number of polls and pushes at the last [`Activity::await_polls`].
+    /// Number of polls and pushes by application threads at the last [`Activity::await_polls`].
     polls_awaited: AtomicU64,
-    /// [`Activity::is_polled`] returns true after at least this number of polls and pushes since the last
-    /// [`Activity::await_polls`].
+    /// [`Activity::is_polled`] returns true after at least this number of polls and pushes by application threads since
+    /// the last [`Activity::await_polls`].
     polls_min: AtomicU64,
     background_drives: AtomicBool,
 }
@@ -251,8 +253,8 @@ impl Activity {
         self.polls_at_push.store(self.polls(), Ordering::Relaxed);
     }
 
-    /// Begins to count the polls for [`Activity::is_polled`]. Called when an application thread requests a
-    /// notification, because this thread may then sleep.
+    /// Begins to count the polls and pushes by application threads for [`Activity::is_polled`]. Called when an
+    /// application thread requests a notification, because this thread may then sleep.
     pub(crate) fn await_polls(&self) {
         self.polls_awaited.store(self.polls(), Ordering::Relaxed);
     }

@@ -76,7 +76,8 @@ impl<T, S: Semaphore> Inbox<T, S> {
         }
     }
 
-    /// Wakes all present and future waiters, because the count stays above 0 from now on.
+    /// Wakes all present and future waiters: adds 1 to `count`. Because `count` is otherwise the number of pending
+    /// events, `count` then stays above 0.
     pub(crate) fn close(&self) {
         self.count.add();
     }

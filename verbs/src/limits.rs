@@ -16,11 +16,11 @@ pub const DESCRIPTORS_PER_DEVICE: u64 = 40;
     raised = self.raised()
 )]
 pub struct TooFewDescriptors {
-    /// The object that needs the descriptors.
+    /// Name of the object that needs the descriptors.
     pub what: &'static str,
-    /// Number of descriptors that the object `what` needs.
+    /// Number of descriptors that the object named `what` needs.
     pub needed: u64,
-    /// Number of open descriptors of the process. Descriptors whose values are `limit` or more are not counted.
+    /// Number of open descriptors of the process. Descriptors whose values are RLIMIT_NOFILE or more are not counted.
     pub open: u64,
     /// RLIMIT_NOFILE of the process.
     pub limit: u64,

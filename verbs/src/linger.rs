@@ -37,7 +37,7 @@ impl Linger {
         time.as_nanos() as u64
     }
 
-    /// Sets `until` to now plus `time`.
+    /// Sets `until`, the time at which the thread stops polling, to now plus `time`.
     pub(crate) fn restart(&mut self) {
         self.until = Some(Instant::now() + self.time);
         self.was_idle = false;

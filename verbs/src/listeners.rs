@@ -86,7 +86,7 @@ impl Listeners {
         events.discard(|pending| is_of_link(pending.event));
     }
 
-    /// Adds the queue of a new completion channel. After a fatal error, closes the queue.
+    /// Adds the queue of a new completion channel. After a fatal error, closes the queue, so that no wait blocks.
     pub(crate) fn add_channel(&self, channel: &Arc<Inbox<CompletionEvent>>) {
         let mut table = self.table();
         table.channels.retain(|channel| channel.strong_count() > 0);

@@ -196,8 +196,8 @@ fn a_post_is_not_lost_beside_a_leader_that_falls_asleep() {
     loom::model(|| server_beside_a_poster(true));
 }
 
-/// A leader leaves while work requests are outstanding: the background thread, which sleeps without a timeout, is
-/// woken.
+/// A leader stops being the leader while work requests are outstanding: the background thread, which sleeps without a
+/// timeout, is woken.
 #[test]
 fn a_leader_that_leaves_wakes_the_background_thread_for_a_deadline() {
     loom::model(|| {
@@ -233,8 +233,8 @@ fn a_leader_that_leaves_wakes_the_background_thread_for_a_deadline() {
     });
 }
 
-/// A leader leaves beside a thread that posts and does not poll, while the background thread sleeps without a timeout.
-/// Either the leader or the posting thread sends the work request.
+/// A leader stops being the leader beside a thread that posts and does not poll, while the background thread sleeps
+/// without a timeout. Either the leader or the posting thread sends the work request.
 #[test]
 fn a_post_is_not_lost_beside_a_leader_that_leaves() {
     loom::model(|| {
@@ -247,7 +247,7 @@ fn a_post_is_not_lost_beside_a_leader_that_leaves() {
         let leader = thread::spawn({
             let (sleep, lock) = (sleep.clone(), lock.clone());
             move || {
-                // The leader leaves by the same steps as the drop of `Waiter`.
+                // The thread stops being the leader by the steps of the drop of `Waiter`.
                 let mut driven = lock.lock();
                 sleep.announce();
                 driven.send_posted();

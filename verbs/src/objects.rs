@@ -27,8 +27,8 @@ use crate::registry::Device;
 const RESOLVE_TIMEOUT: Duration = Duration::from_secs(3);
 
 /// The objects of a context, by number and key ([`crate::Context::objects`]). The types [`crate::Pd`], [`crate::Mr`],
-/// [`crate::Ah`], [`crate::Cq`], [`crate::Srq`] and [`crate::Qp`] call these functions, too. Several threads may call
-/// the functions at the same time.
+/// [`crate::Ah`], [`crate::Cq`], [`crate::Srq`] and [`crate::Qp`] call the functions of this type, too. Several threads
+/// may call the functions at the same time.
 ///
 /// # Lifetime of objects
 /// If an object uses another object, the destruction of the used object fails with [`DestroyError::Busy`] (`EBUSY` in

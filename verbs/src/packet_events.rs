@@ -163,12 +163,12 @@ impl Entry {
     }
 }
 
-/// A packet event whose keys the methods return as text.
+/// A packet event; each method returns the value of one key of the events file as text.
 pub struct EventText<'a>(pub &'a PacketEvent);
 
 impl EventText<'_> {
-    /// Returns the key `qpn` as text: the number of the connection, counted from 1 in the order in which
-    /// the port sends the first packets of its connections; or the peer's QPN.
+    /// Returns the value of the key `qpn`: the number of the connection, counted from 1 in the order in which the port
+    /// sends the first packets of its connections; or the peer's QPN.
     pub fn qpn(&self) -> String {
         match self.0.qp {
             EventQp::Number(number) => number.to_string(),
@@ -176,7 +176,7 @@ impl EventText<'_> {
         }
     }
 
-    /// Returns the key `psn` as text: the position of the PSN in its PSN space, where 1 is the first PSN that the
+    /// Returns the value of the key `psn`: the position of the PSN in its PSN space, where 1 is the first PSN that the
     /// port sends; the PSN itself, in hexadecimal; or "any".
     pub fn psn(&self) -> String {
         match self.0.psn {
@@ -186,12 +186,12 @@ impl EventText<'_> {
         }
     }
 
-    /// Returns the key `action` as text: the name of the impairment.
+    /// Returns the value of the key `action`: the name of the impairment.
     pub fn action(&self) -> String {
         Action::from(self.0.impairment).to_string()
     }
 
-    /// Returns the key `direction` as text: "request" or "response".
+    /// Returns the value of the key `direction`: "request" or "response".
     pub fn direction(&self) -> &'static str {
         match self.0.space {
             PsnSpace::Request => "request",

@@ -3,7 +3,7 @@
 //!
 //! ```text
 //!   background thread                                 open, close of a device
-//!   takes the servers that joined                   adds a server to `joining`, rings the thread's bell
+//!   moves the servers in `joining` to its slots     adds a server to `joining`, rings the thread's bell
 //!   drops the servers of devices that are closed    sets `stopping`, rings the device's bell, waits until the
 //!   calls `turn` of each server that does not rest    server is dropped
 //!   if each server rests: sleeps until a rest ends,
@@ -54,9 +54,9 @@ type ServerId = u64;
 
 #[derive(Default)]
 struct Members {
-    /// Background servers that the background thread has not taken yet.
+    /// Background servers that the background thread has not yet moved to its list of [`Slot`]s.
     joining: Vec<(ServerId, BackgroundServer)>,
-    /// All background servers that exist, including those that the background thread has not taken yet.
+    /// All background servers that exist, including those in `joining`.
     serving: Vec<ServerId>,
     last_id: ServerId,
     /// The background thread, and the descriptor that wakes this thread; `None` if no background thread runs.
@@ -176,8 +176,8 @@ impl BackgroundThread {
         }
     }
 
-    /// Takes the background servers that joined, and drops those of devices that are being closed. Returns false if no
-    /// background server is left; the background thread then ends.
+    /// Moves the background servers in `joining` to `slots`, and drops those of devices that are being closed. Returns
+    /// false if no background server is left; the background thread then ends.
     fn update(&self, slots: &mut Vec<Slot>) -> bool {
         let has_joining = self.has_joining.load(Ordering::Acquire);
         if !has_joining && !slots.is_empty() && !slots.iter().any(Slot::has_ended) {

@@ -56,7 +56,7 @@ mod barrier {
     }
 
     pub(super) fn heavy() {
-        // Cannot fail after `register` has succeeded.
+        // Cannot fail after `register` has registered this process for membarrier(2).
         let _ = membarrier(MembarrierCommand::PrivateExpedited);
     }
 }
@@ -80,14 +80,14 @@ mod barrier {
 
 /// The state of the leader and of the background thread of a device, and the bells that wake these two threads.
 pub(crate) struct Sleep<B = OwnedFd> {
-    /// Time at which the sleeping server wakes by itself, in nanoseconds of the engine's clock; `AWAKE` while no server
-    /// sleeps. Written with the engine locked.
+    /// Time at which the sleeping server of the port wakes by itself, in nanoseconds of the engine's clock; `AWAKE`
+    /// while no server of the port sleeps. Written with the engine locked.
     until: AtomicU64,
     /// Time at which the background thread wakes by itself. When the leader returns from
-    /// `CompChannel::wait`, the leader copies this time to `until`, the time at which the sleeping server
+    /// `CompChannel::wait`, the leader copies this time to `until`, the time at which the sleeping server of the port
     /// wakes.
     background_until: AtomicU64,
-    /// Whether a thread in `CompChannel::wait` is the server.
+    /// Whether a thread in `CompChannel::wait` is the server of the port.
     led: AtomicBool,
     /// Whether application threads that poll have taken over the port. Meanwhile the background thread naps, and checks
     /// after each nap whether these threads still poll.
@@ -133,40 +133,40 @@ impl<B: Semaphore> Sleep<B> {
         self.has_barriers
     }
 
-    /// Returns whether a server sleeps. If so, the server may have missed a work request that was posted before this
-    /// call.
+    /// Returns whether the server of the port sleeps. If so, the server may have missed a work request that was posted
+    /// before this call.
     #[inline]
     pub(crate) fn is_server_asleep(&self) -> bool {
         barrier::light();
         self.until.load(Ordering::Relaxed) != AWAKE
     }
 
-    /// Announces, with the engine locked, that the server will sleep: the caller or, if the caller is a leader that
-    /// leaves, the background thread. After this call, the caller polls the engine, and calls `sleep_until`, `wake_up`
-    /// or `end_lead`.
+    /// Announces, with the engine locked, that the server of the port will sleep: the caller or, if the caller is a
+    /// leader that leaves `CompChannel::wait`, the background thread. After this call, the caller polls the engine, and
+    /// calls `sleep_until`, `wake_up` or `end_lead`.
     pub(crate) fn announce(&self) {
         self.until.store(u64::MAX, Ordering::Relaxed);
         barrier::heavy();
     }
 
-    /// Sets, with the engine locked, the time at which the calling server wakes by itself.
+    /// Sets, with the engine locked, the time at which the caller, the server of the port, wakes by itself.
     pub(crate) fn sleep_until(&self, at: Instant) {
         self.until.store(at.as_nanos().max(AWAKE + 1), Ordering::Relaxed);
     }
 
-    /// Records, with the engine locked, that no server sleeps.
+    /// Records, with the engine locked, that no server of the port sleeps.
     pub(crate) fn wake_up(&self) {
         self.until.store(AWAKE, Ordering::Relaxed);
     }
 
-    /// Returns whether a server sleeps. Called with the engine locked, before each release of the lock.
+    /// Returns whether the server of the port sleeps. Called with the engine locked, before each release of the lock.
     #[inline]
     pub(crate) fn is_asleep(&self) -> bool {
         self.until.load(Ordering::Relaxed) != AWAKE
     }
 
-    /// Wakes the sleeping server if the server would otherwise miss `next_deadline` (leader), or miss `next_deadline`
-    /// by more than `LATE_NANOS` (background thread). Called with the engine locked.
+    /// Wakes the sleeping server of the port if the server would otherwise miss `next_deadline` (leader), or miss
+    /// `next_deadline` by more than `LATE_NANOS` (background thread). Called with the engine locked.
     #[cold]
     pub(crate) fn ring_if_due(&self, next_deadline: Option<Instant>) {
         let late_nanos = if self.is_led() { 0 } else { LATE_NANOS };
@@ -188,8 +188,9 @@ impl<B: Semaphore> Sleep<B> {
     }
 
     /// Ends the role of the calling leader, which has locked the engine. From now on the background thread is the
-    /// server. The background thread may be asleep, and may have missed a doorbell. Therefore the caller has called
-    /// `announce` and then polled the engine, or the caller wakes the background thread afterwards.
+    /// server of the port. The background thread may be asleep, and may have missed a doorbell. Therefore the caller
+    /// has called [`Sleep::announce`] and then polled the engine, or the caller wakes the background thread after
+    /// `end_lead`.
     pub(crate) fn end_lead(&self) {
         self.until.store(self.background_until.load(Ordering::Relaxed), Ordering::Relaxed);
         self.led.store(false, Ordering::Release);

@@ -15,8 +15,8 @@ use crate::linger::Linger;
 use crate::options::ProgressPolicy;
 use crate::sleep::{NAP_MAX, NAP_MIN, nanos, timespec};
 
-/// Before a leader leaves `CompChannel::wait`, the leader polls at most this number of times, until a poll finds no
-/// work. If all these polls find work, the leader wakes the background thread.
+/// Before a leader returns from `CompChannel::wait`, the leader polls at most this number of times, until a poll finds
+/// no work. If all these polls find work, the leader wakes the background thread.
 const LAST_POLLS: u32 = 4;
 
 pub(crate) struct Waiter<'a> {
@@ -42,8 +42,9 @@ impl<'a> Waiter<'a> {
         self.leads =
             self.leads || (self.shared.policy != ProgressPolicy::Busy && self.shared.sleep.try_lead());
         if !self.leads {
-            // Under the policy `Application` no background thread drives the engine after the leader has left.
-            // Therefore this thread sleeps for at most `NAP_MAX`, and then tries again to become the leader.
+            // Under the policy `Application` no background thread drives the engine after the leader has returned from
+            // `CompChannel::wait`. Therefore this thread sleeps for at most `NAP_MAX`, and then tries again to become
+            // the leader.
             let is_alone = self.shared.policy == ProgressPolicy::Application;
             return sleep_on(&[inbox], if is_alone { timeout.min(NAP_MAX) } else { timeout });
         }

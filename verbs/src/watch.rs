@@ -16,10 +16,10 @@ use roce::time::Instant;
 /// Interval at which the counters are compared with their values in the last log lines, in nanoseconds. A shorter
 /// interval would load the NIC, because reading a driver's statistics may query the NIC.
 const LOOK_INTERVAL_NANOS: u64 = 200_000_000;
-/// Shortest interval from the first log line about a counter to the second, in nanoseconds; the interval is doubled
-/// with each further line.
+/// Shortest interval between the first and the second log line about a counter, in nanoseconds. The interval is doubled
+/// with each further log line.
 const INTERVAL_MIN_NANOS: u64 = 1_000_000_000;
-/// Upper bound of the doubled interval between two log lines about a counter, in nanoseconds.
+/// Upper bound of `Said::interval_nanos`, which is doubled with each further log line, in nanoseconds.
 const INTERVAL_MAX_NANOS: u64 = 64_000_000_000;
 /// Largest number of queue pairs whose counters are summed at every comparison with the last log lines. If the device
 /// has more queue pairs, the counters are summed only after a queue pair went into error, because the engine is locked
@@ -63,7 +63,8 @@ struct Said {
 pub(crate) struct Watch {
     said: [Option<Said>; CONCERNS.len()],
     looked: Option<Instant>,
-    /// Number of transitions of queue pairs to the error state, at the last comparison of the counters.
+    /// Number of transitions of queue pairs to the error state, at the last comparison of the counters with the log
+    /// lines.
     qp_errors: u64,
 }
 
@@ -72,7 +73,8 @@ impl Watch {
         Watch { said: [None; CONCERNS.len()], looked: None, qp_errors: 0 }
     }
 
-    /// Returns whether a comparison of the counters is due at `now`. If a comparison is due, sets `looked` to `now`.
+    /// Returns whether a comparison of the counters with the last log lines is due at `now`. If a comparison is due,
+    /// sets `looked` to `now`.
     pub(crate) fn is_due(&mut self, now: Instant) -> bool {
         let due = self.looked.is_none_or(|at| now.nanos_since(at) >= LOOK_INTERVAL_NANOS);
         if due {
@@ -81,9 +83,9 @@ impl Watch {
         due
     }
 
-    /// Returns whether the due comparison of the counters includes the counters of the queue pairs: if at most
+    /// Returns whether the next comparison with the last log lines includes the counters of the queue pairs: if at most
     /// `SUMMED_QPS_MAX` queue pairs exist, or if `qp_errors` (number of transitions of queue pairs to the error state)
-    /// has changed since the last comparison.
+    /// has changed since the previous comparison.
     pub(crate) fn sums_up(&mut self, qp_count: usize, qp_errors: u64) -> bool {
         let has_new_errors = std::mem::replace(&mut self.qp_errors, qp_errors) != qp_errors;
         has_new_errors || qp_count <= SUMMED_QPS_MAX

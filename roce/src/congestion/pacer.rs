@@ -85,8 +85,8 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
-    /// At each time of `polls`, in nanoseconds, sends packets of `bytes` as long as the pacer permits. Returns time and
-    /// bytes of each burst.
+    /// At each time of `polls`, in nanoseconds, sends packets of `bytes` bytes until the pacer delays the next packet.
+    /// Returns time and bytes of each burst.
     fn send(pacer: &mut Pacer, polls: impl Iterator<Item = u64>, bytes: u32) -> Vec<(u64, u64)> {
         let mut sent = Vec::new();
         for now in polls {

@@ -116,7 +116,7 @@ pub enum NoCongestionScheme {
          last three with parameters as in dcqcn:window_pkts=128,rpg_ai_rate=10"
     )]
     UnknownScheme {
-        /// The text given.
+        /// The text that was parsed.
         name: String,
     },
     /// Unknown parameter of a known scheme.
@@ -124,7 +124,7 @@ pub enum NoCongestionScheme {
     UnknownParameter {
         /// Name of the scheme.
         scheme: &'static str,
-        /// The parameter given.
+        /// Name of the unknown parameter.
         name: String,
         /// The parameters of the scheme, separated by commas.
         allowed: String,
@@ -134,7 +134,7 @@ pub enum NoCongestionScheme {
     BadValue {
         /// Name of the parameter.
         name: String,
-        /// The value given.
+        /// The value in the parsed text.
         value: String,
         /// The smallest value allowed.
         min: u32,

@@ -98,7 +98,8 @@ impl Swift {
         self.window * MILLI / ONE
     }
 
-    /// Returns whether a packet may be sent now: the window is at least one packet, or `next_at` has passed.
+    /// Returns whether a packet may be sent now: the window is at least one packet, or `next_at`, the time set when
+    /// the last packet was sent, has passed.
     #[inline]
     pub(crate) fn may_send(&self, now: Instant) -> bool {
         self.window >= ONE || self.next_at <= now

@@ -17,11 +17,11 @@ pub enum CreateError {
     OutOfRange {
         /// Name of the attribute.
         what: &'static str,
-        /// Value passed by the caller.
+        /// Value of the attribute, passed by the caller.
         value: u64,
-        /// Smallest valid value.
+        /// Smallest valid value of the attribute.
         min: u64,
-        /// Largest valid value.
+        /// Largest valid value of the attribute.
         max: u64,
     },
     /// The protection domain, completion queue or shared receive queue to be used does not exist.

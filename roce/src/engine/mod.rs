@@ -163,7 +163,7 @@ enum Outgoing {
 /// * Events: after each call of the kinds above, call [`Engine::poll_event`] until the result is `None`.
 /// * Time: after these calls, [`Engine::next_deadline`] returns the time of the next poll.
 ///
-/// The application's ends of the queues are not part of the engine: other threads may use
+/// The objects through which the application posts and polls are not part of the engine: other threads may use
 /// [`SendPoster`](crate::queue::SendPoster), [`RecvPoster`](crate::queue::RecvPoster),
 /// [`CqPoller`](crate::queue::CqPoller) and [`CqNotifier`](crate::queue::CqNotifier) during any call. Memory regions
 /// are accessed only during `poll` and `push`, and during the calls that send the last READ responses of a queue pair:
@@ -536,7 +536,8 @@ impl<P: Port> Engine<P> {
         self.reorder.next_expiry().is_some_and(|expiry| expiry <= self.now) && self.drop_expired()
     }
 
-    /// Drops expired requests. Out of line (`cold`), because inlined code would occupy registers in each idle poll.
+    /// Drops expired requests of the reorder buffers. Out of line (`cold`), because inlined code would occupy registers
+    /// in each idle poll.
     #[cold]
     fn drop_expired(&mut self) -> bool {
         for _ in 0..REORDER_EXPIRED_PER_POLL {
@@ -631,10 +632,11 @@ impl<P: Port> Engine<P> {
 }
 
 impl<P: Port> Drop for Engine<P> {
-    /// Ends the use of the shared objects by the queue pairs, shared receive queues and address handles of this engine.
+    /// Releases the protection domains and completion queues of the queue pairs, and the protection domains of the
+    /// shared receive queues and address handles, of this engine.
     fn drop(&mut self) {
-        // A panic may have interrupted a poll. This call ends the poll, because a thread that registers or deregisters
-        // a region may be waiting for the end of the poll.
+        // A panic may have interrupted an epoch. `leave` ends the epoch, because a thread that registers or
+        // deregisters a region may be waiting for the end of the epoch.
         self.memory.leave();
         for (_, qp) in self.qps.iter() {
             self.objects.release_pd(qp.init.pd);
@@ -670,7 +672,7 @@ fn flush_later(qps: &mut Table<Qp>, errors: &mut VecDeque<usize>, slot: usize) {
     }
 }
 
-/// Removes a queue pair that leaves ERR or SQE from `errors`.
+/// Removes from `errors` (the queue pairs to flush) a queue pair that leaves ERR or SQE.
 fn end_flush(qp: &mut Qp, errors: &mut VecDeque<usize>, slot: usize) {
     qp.flushing = false;
     errors.retain(|other| *other != slot);

@@ -52,13 +52,13 @@ impl Default for Attributes {
     }
 }
 
-/// A new queue pair: its QPN, and the application's ends of its send and receive queues.
+/// A new queue pair: its QPN, and the objects through which the application posts to its send and receive queues.
 pub struct QpHandles {
     /// Queue pair number, 24 bits: the QPN prefix of the device, and random low bits.
     pub qpn: Qpn,
-    /// The application's end of the send queue.
+    /// The object through which the application posts to the send queue.
     pub send: SendPoster,
-    /// The application's end of the receive queue; `None` with a shared receive queue.
+    /// The object through which the application posts to the receive queue; `None` with a shared receive queue.
     pub recv: Option<RecvPoster>,
 }
 
@@ -155,15 +155,15 @@ pub(super) struct Qp {
     pub send_cq: CqSlot,
     pub recv_cq: CqSlot,
     pub receives: Receives,
-    /// The first counters are those that each SEND increments.
+    /// The first fields of [`QpCounters`] are the counters that each SEND increments.
     pub counters: QpCounters,
     pub init: QpInit,
     attributes: Attributes,
     /// State of a queue pair of UD, from RTR on; `None` for other transport services, which have a connection instead.
     /// Allocated separately, so that queue pairs of other transport services contain only a pointer.
     pub datagrams: Option<Box<Ud>>,
-    /// Time of the second flush. A receive that a thread posts during the transition to ERR is in its queue before this
-    /// time.
+    /// Time of the second flush of the queues in state ERR. The first flush may miss a receive that a thread posts
+    /// during the transition to ERR; this receive is in the receive queue before the second flush.
     pub flush_until: Instant,
 }
 

@@ -13,7 +13,7 @@
 #![allow(unsafe_code)]
 
 /// True if the copy routines compiled into this build can report a memory fault: on x86-64 Linux, except under Miri,
-/// loom and the sanitizers, which follow the accesses of Rust code only.
+/// loom and the sanitizers: these tools observe the accesses of Rust code only.
 pub const CAN_RECOVER: bool = cfg!(all(
     target_arch = "x86_64",
     target_os = "linux",

@@ -85,7 +85,7 @@ struct Control {
     regions: usize,
     /// Number of places of the current table that are not empty.
     used_places: usize,
-    /// Keys that may not be allocated yet, oldest first.
+    /// Keys in quarantine, in the order in which their regions were deregistered.
     quarantine: VecDeque<u32>,
 }
 
@@ -202,13 +202,14 @@ impl Drop for MemoryTable {
     }
 }
 
-/// The access of one engine to a [`MemoryTable`]. Regions can be opened between [`MemoryView::enter`] and
-/// [`MemoryView::leave`].
+/// The access of one engine to a [`MemoryTable`]. [`MemoryView::enter`] begins the epoch of the engine, and
+/// [`MemoryView::leave`] ends the epoch.
 #[derive(Debug)]
 pub(crate) struct MemoryView {
     table: Arc<MemoryTable>,
     epoch: Arc<Epoch>,
-    /// From `enter` until `leave`: the hash table of the regions, as `enter` loaded it. Otherwise `None`.
+    /// During an epoch (from `enter` until `leave`): the hash table of the memory regions, as `enter` loaded it.
+    /// Otherwise `None`.
     places: Option<NonNull<Places>>,
 }
 
@@ -222,8 +223,8 @@ impl MemoryView {
         MemoryView { table, epoch, places: None }
     }
 
-    /// Permits opening regions until `leave`. A thread that deregisters a region or replaces the hash table waits
-    /// for `leave`. A second `enter` before `leave` has no effect.
+    /// Begins the epoch: until `leave`, `open_local` and `open_remote` find regions. A thread that deregisters a region
+    /// or replaces the hash table waits for `leave`. A second `enter` before `leave` has no effect.
     #[inline]
     pub(crate) fn enter(&mut self) {
         if self.places.is_none() {
@@ -232,8 +233,8 @@ impl MemoryView {
         }
     }
 
-    /// Ends the effect of `enter`: until the next `enter`, no region can be opened. Before the first `enter`, and after
-    /// `leave`, a further `leave` has no effect. The mutable borrow proves that no span is in use.
+    /// Ends the epoch: until the next `enter`, `open_local` and `open_remote` find no region. Before the first `enter`,
+    /// and after `leave`, a further `leave` has no effect. The mutable borrow proves that no span is in use.
     #[inline]
     pub(crate) fn leave(&mut self) {
         if self.places.is_some() {
@@ -254,8 +255,8 @@ impl MemoryView {
 
     /// Returns `len_bytes` bytes at `addr` of the region with key `lkey`, for a local work request. The region must be
     /// of `pd` and grant `access`: [`Access::LOCAL_WRITE`] to write, [`Access::NONE`] to read. If `len_bytes` is 0, the
-    /// span is empty, and neither key nor address is checked. If `len_bytes` is above 0, returns `UnknownKey` before
-    /// `enter` and after `leave`.
+    /// returned span is empty, and neither key nor address is checked. If `len_bytes` is above 0, returns `UnknownKey`
+    /// outside the epoch of the engine.
     #[inline]
     pub(crate) fn open_local(
         &self,
@@ -306,8 +307,8 @@ impl MemoryView {
         view
     }
 
-    /// Calls `leave`, then `change` with the table, then `enter`. Otherwise a deregistration by `change` would wait
-    /// forever.
+    /// Calls `leave` (the end of the epoch), then `change` with the table, then `enter`. Otherwise a deregistration by
+    /// `change` would wait forever for the end of the epoch.
     #[cfg(test)]
     pub(crate) fn with_table<R>(&mut self, change: impl FnOnce(&MemoryTable) -> R) -> R {
         self.leave();

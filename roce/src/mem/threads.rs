@@ -11,7 +11,7 @@ use crate::id::LKey;
 const ROUNDS: u64 = if cfg!(miri) { 50 } else { 20_000 };
 const PD: PdId = PdId(1);
 
-/// Sets its flag when dropped, so that the copying thread also ends after a failed assertion.
+/// Sets its flag when dropped, so that the thread `engine` of the test also ends after a failed assertion.
 struct EndOnDrop(Arc<AtomicBool>);
 
 impl Drop for EndOnDrop {
@@ -65,8 +65,8 @@ fn two_threads_copy_and_deregister() {
         assert_eq!(seen, round.to_be_bytes());
     }
     end_on_drop.0.store(true, Ordering::Relaxed);
-    // The view is dropped on this thread, because the sanitizer does not see the fence by which the drop of an `Arc` is
-    // ordered.
+    // The engine's `MemoryView` is dropped on this thread, because the sanitizer does not see the fence by which the
+    // drop of an `Arc` is ordered.
     drop(engine.join().unwrap());
     assert!(copies.load(Ordering::Relaxed) >= ROUNDS / 8);
 }

@@ -74,7 +74,7 @@ pub enum GidError {
     /// The VLAN identifier given is out of the range 1 to 4094.
     #[error("VLAN {0} does not exist; give a number from 1 to 4094")]
     Vlan(u16),
-    /// The table has the address already, with another prefix or VLAN.
+    /// The GID table has the address already, with another prefix or VLAN.
     #[error("{ip} is GID {index} already, with another prefix or VLAN; remove it first")]
     Present {
         /// The address to be added.
@@ -82,13 +82,13 @@ pub enum GidError {
         /// GID index of the address.
         index: usize,
     },
-    /// All [`GIDS_MAX`] entries of the table are used.
+    /// All [`GIDS_MAX`] entries of the GID table are used.
     #[error("no room for {0}: the GID table holds {GIDS_MAX} addresses; remove one first")]
     Full(IpAddr),
     /// The address to be removed is the link-local GID, which is always present.
     #[error("GID 0 is made from the Ethernet address and cannot be removed")]
     LinkLocal,
-    /// The address to be removed is not in the table.
+    /// The address to be removed is not in the GID table.
     #[error("{0} is not an address of this port")]
     Absent(IpAddr),
 }

@@ -15,8 +15,8 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use super::{Port, PortCaps};
 
-/// Largest number of buffers that `tx_reserve` checks to find a free buffer. The user of the other port drops received
-/// frames nearly in the order in which they were sent, so a free buffer is soon found.
+/// Largest number of buffers that `tx_reserve` checks to find a free buffer. The user of the other port frees received
+/// frames (`LoopbackFrame`) nearly in the order in which the frames were sent, so a free buffer is soon found.
 const SEARCH_MAX: usize = 64;
 
 struct Buffer {
@@ -90,8 +90,9 @@ impl LoopbackPort {
         }
     }
 
-    /// Searches `buffers` from index `next` on for a free buffer, and moves it to index `next`. At most `SEARCH_MAX`
-    /// buffers are examined, none of them reserved by `tx_reserve`. Returns false if all examined buffers are in use.
+    /// Searches `buffers` from index `next` on for a free buffer, and moves this buffer to index `next`. Examines at
+    /// most `SEARCH_MAX` buffers, and no buffer that `tx_reserve` has reserved. Returns false if all examined buffers
+    /// are in use.
     #[inline]
     fn find_free(&mut self) -> bool {
         let is_free = |buffer: &Arc<Buffer>| Arc::strong_count(buffer) == 1;

@@ -76,14 +76,14 @@ pub trait Port {
     }
 
     /// Reserves a transmit buffer of exactly `len_bytes` bytes. `None` if no buffer is free; the caller retries in a
-    /// later poll, after a flush.
+    /// later poll, after a `tx_flush`.
     fn tx_reserve(&mut self, len_bytes: usize) -> Option<&mut [u8]>;
 
     /// Cancels the transmit buffer that the last `tx_reserve` returned: this buffer is not sent. This `tx_reserve` must
     /// have returned a buffer, and no other method may have been called since.
     fn tx_cancel(&mut self);
 
-    /// Sends all buffers reserved since the last flush.
+    /// Sends all buffers reserved since the last `tx_flush`.
     fn tx_flush(&mut self);
 
     /// Returns whether payload is transmitted; constant while the port is open. If an implementation always returns the

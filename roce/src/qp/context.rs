@@ -97,8 +97,8 @@ pub(crate) enum TxOutcome {
     Paced,
     /// Packets are ready, but the port has no free transmit buffer.
     TxRingFull,
-    /// The memory of a READ of the peer was deregistered, or could not be accessed (memory fault). A NAK with this code
-    /// was sent, and the queue pair changes to ERR.
+    /// The memory that a READ of the peer reads was deregistered, or could not be accessed (memory fault). A NAK with
+    /// this code was sent, and the queue pair changes to ERR.
     Refused(NakCode),
 }
 

@@ -11,7 +11,7 @@ use crate::wire::{Deth, FrameParts, PacketSpec, RecvEth};
 
 /// Memory of the payload of a packet.
 enum Payload<'a> {
-    /// One contiguous range.
+    /// One contiguous range of registered memory, or of the inline memory of the send queue.
     One(Span<'a>),
     /// The registered memory that several scatter/gather entries name.
     Several(Lists<'a>),

@@ -263,7 +263,7 @@ impl Outstanding {
     }
 
     /// Returns the recv WQE sequence number of the work request `index` positions after the oldest: the number of the
-    /// peer's receives that earlier messages consume, modulo 2^32. `index` must be below `assigned`.
+    /// peer's receives that earlier messages consume, modulo 2^32. `index` must be below [`Outstanding::assigned`].
     #[inline]
     pub(crate) fn receives_before(&self, index: u32) -> u32 {
         self.assignments.at(self.position.wrapping_add(index)).receives_before

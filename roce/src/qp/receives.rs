@@ -18,7 +18,7 @@ pub(crate) struct SharedReceive {
     /// Protection domain of the SRQ, and of the memory regions of its receives.
     pd: PdId,
     held: Option<RecvWqe>,
-    /// All scatter/gather entries of the receive `held` except the first.
+    /// All scatter/gather entries, except the first, of the receive taken from the SRQ (`held`).
     rest: Box<[Sge]>,
 }
 
@@ -66,8 +66,8 @@ impl Receives {
         }
     }
 
-    /// Removes and returns the oldest receive of the queue pair's own receive queue, or with an SRQ
-    /// `SharedReceive::held`.
+    /// Removes and returns the oldest receive of the queue pair's own receive queue, or with an SRQ the receive taken
+    /// from the SRQ (`SharedReceive::held`).
     #[inline]
     pub(crate) fn release(&mut self) -> Option<RecvWqe> {
         match self {

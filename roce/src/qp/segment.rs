@@ -41,8 +41,8 @@ impl Segment {
     #[inline]
     pub(crate) fn limit_read(&mut self, psn_span: u32, mtu_bytes: u32) {
         if let Some(reth) = self.reth.as_mut().filter(|_| self.psn_span > psn_span) {
-            // Only the last response of a READ may be shorter than the path MTU. The last response is removed, so each
-            // remaining response has the length of the path MTU.
+            // Only the last response of a READ may be shorter than the path MTU. The limited READ request does not
+            // request this last response, so each requested response has the length of the path MTU.
             reth.len_bytes = psn_span * mtu_bytes;
             self.psn_span = psn_span;
         }

@@ -50,7 +50,8 @@ pub(crate) struct SharedCq {
     armed: AtomicU8,
     /// Set when an engine has dropped a completion because the ring of this engine was full.
     has_overflowed: AtomicBool,
-    /// Set when the completion queue is destroyed: engines then free their rings.
+    /// Set when the completion queue is destroyed. The next [`CqTable::attach`] of an engine then frees the engine's
+    /// ring of this queue.
     is_destroyed: AtomicBool,
     /// Rings that the poller does not have yet.
     new_rings: Mutex<Vec<Consumer<Cqe, Apart>>>,
@@ -100,7 +101,8 @@ impl SharedCq {
     }
 }
 
-/// The application's end of a completion queue: polls completions. Completions of one queue pair are in order.
+/// The part of a completion queue that the application uses: polls completions. Completions of one queue pair are in
+/// order.
 pub struct CqPoller {
     shared: Arc<SharedCq>,
     /// One ring for each engine that writes to the queue.
@@ -114,9 +116,9 @@ impl CqPoller {
     #[inline]
     pub fn pop(&mut self) -> Option<Cqe> {
         // With one ring, a completion that an earlier call has already seen in the ring is returned at once. Other
-        // completions are returned by `pop_in_turn`, which also takes new rings. If this branch also looked for new
-        // completions of the one ring, `pop_in_turn` would not be called while this ring is busy, and the ring of a
-        // second engine would not be polled.
+        // completions are returned by `pop_in_turn`, which also adds the rings of further engines to `rings`. If this
+        // branch also looked for new completions of the one ring, `pop_in_turn` would not be called while the engine
+        // writes completions to this ring, and the ring of a second engine would not be polled.
         if let [ring] = self.rings.as_mut_slice()
             && let Some(cqe) = ring.pop_seen()
         {
@@ -165,7 +167,8 @@ impl CqPoller {
 
     #[cold]
     fn take_new_rings(&mut self) {
-        // `has_new_rings` is cleared before the rings are taken, so that a ring added later is not missed.
+        // `has_new_rings` is cleared before the new rings are moved to `rings`, so that a ring added later is not
+        // missed.
         self.shared.has_new_rings.store(false, Ordering::Relaxed);
         self.rings.append(&mut self.shared.new_rings());
     }
@@ -204,7 +207,7 @@ pub(crate) enum Written {
     Dropped,
 }
 
-/// An engine's end of a completion queue.
+/// The part of a completion queue that one engine uses: writes completions to the ring of this engine.
 pub(crate) struct CompletionQueue {
     shared: Arc<SharedCq>,
     entries: Producer<Cqe, Apart>,

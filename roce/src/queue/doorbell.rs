@@ -66,7 +66,7 @@ impl Doorbells {
 /// Indices of the bits that are set in one word.
 #[derive(Clone, Copy)]
 pub(crate) struct Slots {
-    /// Index of bit 0 of the word: 64 times the index of the word.
+    /// Index of bit 0 of `bits`: 64 times the index of the word from which `bits` was read.
     first: usize,
     bits: u64,
 }

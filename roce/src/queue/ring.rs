@@ -33,7 +33,7 @@ use crate::start;
 pub(super) const CELLS_MIN: u32 = 8;
 
 /// Space between the positions of producer and consumer, for a ring that two threads use all the time: otherwise each
-/// end would remove the cache line with both positions from the cache of the other end. 128 bytes, because the
+/// thread would remove the cache line with both positions from the cache of the other thread. 128 bytes, because the
 /// prefetcher loads 64-byte lines in pairs.
 #[derive(Default)]
 #[repr(align(128))]
@@ -43,7 +43,8 @@ pub(crate) struct Apart;
 /// besides the cache line of an element, producer and consumer then access only one line, that of both positions.
 pub(crate) type Together = ();
 
-/// Memory of one element. A cell is empty, or contains an element that is staged, or published and not yet released.
+/// Memory of one element. A cell is empty, or contains a staged element (written by the producer, not yet published),
+/// or a published element that the consumer has not yet released.
 struct Cell<T>(UnsafeCell<MaybeUninit<T>>);
 
 // SAFETY: only the producer writes a cell: before the consumer has a reference to the cell, or while the position of
@@ -74,7 +75,7 @@ struct Tail<T> {
     grown: AtomicPtr<Cells<T>>,
 }
 
-/// The positions of both ends, in one cache line unless `S` is [`Apart`].
+/// The positions of producer and consumer, in one cache line unless `S` is [`Apart`].
 #[repr(C, align(64))]
 struct Indices<T, S> {
     tail: Tail<T>,
@@ -109,7 +110,7 @@ pub(crate) struct Producer<T, S = Together> {
     head_seen: u32,
 }
 
-/// Consumer's end of a ring: reads and releases elements.
+/// The part of a ring that the consumer uses: reads and releases elements.
 pub(crate) struct Consumer<T, S = Together> {
     cells: Cells<T>,
     indices: Arc<Indices<T, S>>,
@@ -153,7 +154,7 @@ fn new_cells<T>(count: u32) -> Cells<T> {
 
 /// Returns the number of cells, at most 2^30.
 fn len<T>(cells: &Cells<T>) -> u32 {
-    cells.len() as u32 // `new_cells` takes the number as a `u32`: the cast loses no bit
+    cells.len() as u32 // `new_cells` takes the number of cells as a `u32`: the cast loses no bit
 }
 
 impl<T: Copy + Send, S> Producer<T, S> {
@@ -170,9 +171,9 @@ impl<T: Copy + Send, S> Producer<T, S> {
         self.tail.wrapping_sub(self.head_seen) + count <= self.limit || self.grow(count)
     }
 
-    /// If the depth permits `count` elements besides the published and staged elements, replaces the cells by enough
-    /// cells for all these elements. The number of cells at least doubles. Returns whether the depth permits the
-    /// elements.
+    /// If the depth permits `count` elements besides the elements in the ring (staged, or published and not released),
+    /// replaces the cells by enough cells for all these elements. The number of cells at least doubles. Returns whether
+    /// the depth permits the elements.
     #[cold]
     #[inline(never)]
     fn grow(&mut self, count: u32) -> bool {
@@ -227,7 +228,7 @@ impl<T: Copy + Send, S> Producer<T, S> {
         self.tail = self.tail.wrapping_add(1);
     }
 
-    /// Publishes the staged elements.
+    /// Publishes the staged elements: from now on the consumer may read these elements.
     #[inline]
     pub(super) fn publish(&mut self) {
         self.indices.tail.position.store(self.tail, Ordering::Release);
@@ -263,7 +264,7 @@ impl<T: Copy + Send, S> Consumer<T, S> {
         self.indices.tail.mode.store(mode, Ordering::Relaxed);
     }
 
-    /// Returns the number of elements published and not yet released.
+    /// Returns the number of elements that the producer has published and the consumer has not yet released.
     #[inline]
     pub(crate) fn len(&mut self) -> u32 {
         let tail = &self.indices.tail;
@@ -310,10 +311,10 @@ impl<T: Copy + Send, S> Consumer<T, S> {
         (index < self.tail_seen.wrapping_sub(self.head)).then(|| unsafe { self.element(index) })
     }
 
-    /// Returns the element at `index`.
+    /// Returns the element at `index`, counted from the oldest (0).
     ///
     /// # Safety
-    /// `index` must be below `tail_seen` - `head`, modulo 2^32.
+    /// `index` must be below `tail_seen` (the tail position that the consumer read last) - `head`, modulo 2^32.
     #[inline]
     unsafe fn element(&self, index: u32) -> &T {
         let cell = cell(&self.cells, self.head.wrapping_add(index));
@@ -323,7 +324,8 @@ impl<T: Copy + Send, S> Consumer<T, S> {
         cell.with(|cell| unsafe { (*cell).assume_init_ref() })
     }
 
-    /// Releases the `count` oldest elements; all published elements if fewer than `count` are published.
+    /// Releases the `count` oldest elements, so that the producer may overwrite their cells; releases all published
+    /// elements if fewer than `count` are published.
     #[inline]
     pub(crate) fn release(&mut self, count: u32) {
         let published = self.tail_seen.wrapping_sub(self.head);

@@ -15,7 +15,7 @@ pub(crate) struct RecvQueueSize {
     pub max_sges: u32,
 }
 
-/// The application's end of a receive queue or shared receive queue: posts receives.
+/// The part of a receive queue or shared receive queue that the application uses: posts receives.
 pub struct RecvPoster {
     work: WorkPoster<RecvWqe>,
 }
@@ -77,7 +77,7 @@ impl RecvQueue {
         self.work.set_posting(posting);
     }
 
-    /// Returns the number of receives posted and not released.
+    /// Returns the number of receives posted, and not removed from the queue by `release_oldest` or `take`.
     pub(super) fn len(&mut self) -> u32 {
         self.work.len()
     }

@@ -17,7 +17,7 @@ pub(crate) struct SendQueueSize {
     pub max_inline_bytes: u32,
 }
 
-/// The application's end of a send queue: posts work requests.
+/// The part of a send queue that the application uses: posts work requests.
 pub struct SendPoster {
     work: WorkPoster<SendWqe>,
     inline: Memory,
@@ -107,7 +107,7 @@ impl SendPoster {
         })
     }
 
-    /// Replaces the payload, or the scatter list of a READ, of the work request staged last. After an error the
+    /// Replaces the payload, or the scatter list of a READ, of the last staged work request. After an error the
     /// scatter/gather list of the work request is empty.
     #[inline(always)] // See `SendPoster::stage`.
     pub fn set_data(&mut self, data: SendData<'_>) -> Result<(), PostError> {
@@ -123,7 +123,7 @@ impl SendPoster {
         })
     }
 
-    /// Sets the destination of the work request staged last, which must be a datagram.
+    /// Sets the destination of the last staged work request, which must be a datagram.
     pub fn set_destination(&mut self, destination: Destination) -> Result<(), PostError> {
         let wqe = self.work.last_staged().ok_or(PostError::NoneStaged)?;
         match &mut wqe.op {
@@ -133,9 +133,10 @@ impl SendPoster {
         Ok(())
     }
 
-    /// Stages the entries of `data`, or copies the bytes of `data` to the inline memory. Then calls the function
-    /// `queue`: the second argument is true if the bytes are in the inline memory, and the third argument is the
-    /// scatter/gather list of these entries or bytes. Requires that the send queue has room for the work request.
+    /// Writes all scatter/gather entries of `data` but the first to their ring, without publishing them, or copies the
+    /// bytes of `data` to the inline memory. Then calls the function `queue`: the second argument is true if the bytes
+    /// are in the inline memory, and the third argument is the scatter/gather list of these entries or bytes. Requires
+    /// that the send queue has room for the work request.
     /// `is_checked`: whether [`SendPoster::check_special`] has checked the operation `op` and `data`.
     #[inline(always)] // See `SendPoster::stage`.
     fn with_list(
@@ -190,7 +191,7 @@ impl SendPoster {
         }
     }
 
-    /// Empties the scatter/gather list of the work request staged last.
+    /// Empties the scatter/gather list of the last work request that is staged ([`SendPoster::stage`]).
     #[cold]
     fn unstage_data(&mut self) {
         let Some(wqe) = self.work.last_staged() else { return };
@@ -201,9 +202,9 @@ impl SendPoster {
         }
     }
 
-    /// Copies `bytes` to part `inline_place` of the inline memory. The returned entry contains their offset in the
-    /// inline memory. Requires that the queue has room for the work request, because otherwise an outstanding work
-    /// request still uses this part.
+    /// Copies `bytes` to the next part of the inline memory, number `inline_place`. The returned entry contains their
+    /// offset in the inline memory. Requires that the queue has room for the work request, because otherwise an
+    /// outstanding work request still uses this part.
     #[inline(never)]
     fn place_inline(&mut self, bytes: &[u8], op: SendOp) -> Result<Sge, PostError> {
         match op {
@@ -219,7 +220,7 @@ impl SendPoster {
         let offset = self.inline_place as usize * max_bytes as usize;
         self.inline.write(offset, bytes).map_err(|_| too_long)?;
         // Inline work requests use the `depth` parts of `inline` in turn. A part is reused after `depth` inline posts.
-        // At most `depth` work requests are outstanding, so the earlier work request of the part is released by then.
+        // By then the part's earlier work request has completed: at most `depth` work requests are outstanding.
         // The ring position modulo `depth` is not used as the index, because this remainder jumps when positions wrap.
         self.inline_place = if self.inline_place + 1 < self.work.depth() { self.inline_place + 1 } else { 0 };
         Ok(Sge { addr: offset as u64, len_bytes: bytes.len() as u32, ..Sge::default() })
@@ -306,8 +307,8 @@ mod tests {
         posted
     }
 
-    /// Stages a work request with a list of two entries, and replaces its payload once for each element of `inlines`:
-    /// by inline bytes if the element is true, by a list of one entry if the element is false.
+    /// Stages a work request with a gather list of two entries, and replaces its payload once for each element of
+    /// `inlines`: by inline bytes if the element is true, by a gather list of one entry if the element is false.
     fn stage(poster: &mut SendPoster, wr_id: u64, inlines: &[bool]) -> Result<(), PostError> {
         let (bytes, sge) = (wr_id.to_be_bytes(), Sge { addr: wr_id, len_bytes: 8, lkey: LKey(1) });
         let sges = [sge; 2];

@@ -1,6 +1,6 @@
-//! Tests with the ends of a queue on different threads. Each test has `ROUNDS` rounds, because a race does not occur in
-//! every round. `scripts/check.sh tsan` runs these tests under ThreadSanitizer. The tests in `models.rs` check short
-//! interleavings with loom.
+//! Tests with the application and the engine of a queue on different threads. Each test has `ROUNDS` rounds, because a
+//! race does not occur in every round. `scripts/check.sh tsan` runs these tests under ThreadSanitizer. The tests in
+//! `models.rs` check short interleavings with loom.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};

@@ -52,7 +52,7 @@ impl PosterConfig {
     }
 }
 
-/// The application's end of a work queue, in a cache line of its own.
+/// The part of a work queue that the application uses, in a cache line of its own.
 #[repr(align(64))]
 pub(super) struct WorkPoster<W> {
     wqes: Producer<W>,
@@ -121,8 +121,8 @@ impl<W: Wqe> WorkPoster<W> {
     }
 
     /// Stages all scatter/gather entries of `sges` after the first. Returns the ring position of these entries, and the
-    /// sum of `len_bytes` of all entries of `sges`. On an error stages no entry, because an entry without a work
-    /// request would never be released.
+    /// sum of `len_bytes` of all entries of `sges`. On an error stages no entry, because the engine releases an
+    /// entry only with its work request.
     #[inline(always)] // See `SendPoster::stage`.
     pub(super) fn stage_sges(&mut self, sges: &[Sge]) -> Result<(u32, u32), PostError> {
         if sges.len() > usize::from(self.max_sges) {
@@ -160,7 +160,7 @@ impl<W: Wqe> WorkPoster<W> {
         self.wqes.stage(wqe);
     }
 
-    /// Publishes the staged scatter/gather entries, then the staged work requests.
+    /// Publishes to the engine the staged scatter/gather entries, then the staged work requests.
     #[inline]
     pub(super) fn publish(&mut self) {
         if self.has_staged_sges {

@@ -273,8 +273,9 @@ impl SgList {
         self.count.saturating_sub(1)
     }
 
-    /// Returns this scatter list with `rest_position` 0, for a receive that a queue pair takes from its SRQ: the second
-    /// and later entries are copied to indices 0, 1, 2 and so on of an array.
+    /// Returns this scatter list with `rest_position` (the position of the second entry) 0, for a receive that a queue
+    /// pair takes from its SRQ: `RecvQueue::take` copies the second and later entries to indices 0, 1, 2 and so on of
+    /// an array.
     pub(super) fn at_start(self) -> SgList {
         SgList { rest_position: 0, ..self }
     }

@@ -54,8 +54,8 @@ pub(crate) enum ResponseState {
 /// The transmission that elicited a response, if the request was retransmitted as a probe.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Answers {
-    /// The first transmission of the request or the probe; the response does not show which. The response is an ACK,
-    /// or the last response of a READ request.
+    /// Either the first transmission of the request, or the probe: the response is an ACK, or the last response of a
+    /// READ request, and does not show which of the two elicited the response.
     Any,
     /// The first transmission of the request: the response is a FIRST or MIDDLE of a READ. The probe of a READ elicits
     /// only one response, an ONLY.

@@ -106,7 +106,7 @@ impl GoBackN {
     }
 
     /// Returns the number of PSNs from `una` to below `next`. While `next` is below `max_sent`, the PSNs in flight from
-    /// `lost_end` on are not counted.
+    /// `lost_end` (the end of the lost PSNs) on are not counted.
     #[inline]
     pub(crate) fn unacked(&self) -> u32 {
         self.next.distance_from(self.una)
@@ -278,8 +278,8 @@ impl GoBackN {
         }
     }
 
-    /// Acknowledges the packets below `next`, the PSN of a refused request or of an invalid response. If READ responses
-    /// below `next` are missing, acknowledges only the packets below the first missing READ response.
+    /// Marks the packets below `next`, the PSN of a refused request or of an invalid response, as acknowledged. If READ
+    /// responses below `next` are missing, marks only the packets below the first missing READ response.
     pub(crate) fn on_refused(&mut self, next: Psn, requests: &impl Requests) -> Refusal {
         let next = requests.first_read_before(self.una, next).unwrap_or(next);
         let acked = Acknowledgement::Cumulative { next, answers: Answers::Any };
@@ -325,7 +325,7 @@ impl GoBackN {
     #[inline(never)]
     fn update_received(&mut self, event: Acknowledgement, newly_acked_pkts: u32, had_gone_back: bool) {
         self.received.remove_range(self.una.minus(newly_acked_pkts), newly_acked_pkts);
-        // While `una` is below `lost_end` (the end of the lost PSNs), and READ responses above `una` are in `received`,
+        // While `una` is below `lost_end` (the end of the lost PSNs), and READ responses above `una` were received,
         // `has_gone_back` remains set, because `next` was already moved back for the READ responses missing below
         // `lost_end`.
         self.has_gone_back = had_gone_back

@@ -258,8 +258,8 @@ impl Recovery {
 
     /// Returns the number of packets in flight, for comparison with the window of congestion control. Under go-back-N,
     /// returns `None` if `pkts_max` or more packets are in flight. Under selective repeat, returns 0 if a packet is
-    /// marked lost; otherwise `None` if [`Recovery::sent`] has reached `pkts_max` or the window of selective
-    /// repeat.
+    /// marked lost; otherwise `None` if the number of PSNs from una to the highest PSN sent ([`Recovery::sent`]) has
+    /// reached `pkts_max` or the window of selective repeat.
     #[inline]
     pub(crate) fn limited_pkts(&self, pkts_max: u32) -> Option<u32> {
         match self {
@@ -333,8 +333,9 @@ impl Recovery {
         }
     }
 
-    /// Acknowledges all requests below `next`, the PSN of a request that failed or was refused (RNR NAK). Go-back-N
-    /// acknowledges no PSN from the first missing READ response on. Selective repeat marks `next` for retransmission.
+    /// Marks all requests below `next` as acknowledged; `next` is the PSN of a request that failed or was refused (RNR
+    /// NAK). Go-back-N marks no PSN from the first missing READ response on. Selective repeat marks `next` for
+    /// retransmission.
     pub(crate) fn on_refused(&mut self, next: Psn, requests: &mut impl Requests, time: AckTime) -> Refusal {
         match self {
             Recovery::GoBackN(scheme) => scheme.on_refused(next, requests),

@@ -97,7 +97,8 @@ pub(crate) struct AdaptiveRto {
     timed_at: OptionalInstant,
     /// Number of times that the next PTO is doubled.
     backoff: u8,
-    /// Number of probe timeouts that expired since the last round-trip sample of a timed packet (`timed_psn`).
+    /// Number of probe timeouts that expired since the last round-trip sample of a timed packet (`timed_psn`, the
+    /// packet whose round trip is being measured).
     unmeasured: u8,
     /// Number of probe timeouts that expired since a packet was last acknowledged.
     expiries: u8,
@@ -117,8 +118,8 @@ const RTO_LOW_NANOS: u64 = 100_000;
 const RTO_HIGH_NANOS: u64 = 320_000;
 /// Largest number of packets in flight at which [`RTO_LOW_NANOS`] applies.
 const RTO_LOW_PKTS: u32 = 3;
-/// After this number of probe timeouts without a round-trip sample of a timed packet (`timed_psn`), only such a sample
-/// ends the backoff of the PTO.
+/// After this number of probe timeouts without a round-trip sample of a timed packet (`timed_psn`, the packet whose
+/// round trip is being measured), only such a sample ends the backoff of the PTO.
 const EXPIRIES_UNMEASURED_MAX: u8 = 8;
 /// Largest number of times that the PTO is doubled.
 const BACKOFF_MAX: u8 = 16;
@@ -140,7 +141,8 @@ impl Default for AdaptiveRto {
 }
 
 impl AdaptiveRto {
-    /// Returns whether a probe timeout expired since the last round-trip sample of a timed packet (`timed_psn`).
+    /// Returns whether a probe timeout expired since the last round-trip sample of a timed packet (`timed_psn`, the
+    /// packet whose round trip is being measured).
     #[inline]
     pub(crate) fn has_expired(&self) -> bool {
         self.unmeasured > 0

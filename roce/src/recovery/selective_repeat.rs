@@ -271,8 +271,8 @@ impl SelectiveRepeat {
         psn.index_in(self.log.una().plus(1), self.log.sent()).is_some()
     }
 
-    /// Acknowledges all requests below `next`. Marks only `next`, the PSN of the refused packet, for retransmission,
-    /// because the responder buffers the packets above `next`.
+    /// Marks all requests below `next` as acknowledged. Marks only `next`, the PSN of the refused packet, for
+    /// retransmission, because the responder buffers the packets above `next`.
     pub(crate) fn on_refused(&mut self, next: Psn, requests: &mut impl Requests, time: AckTime) -> Refusal {
         let is_progress = self.on_executed(next, requests, time);
         self.log.retransmit(next, 1);

@@ -421,8 +421,8 @@ impl SentLog {
         }
         if is_last_retransmitted && self.largest_acked[PsnSpace::Request] != largest_acked {
             self.doubtful = Some((last, largest_acked));
-            // `retransmitted_end` is set above una, so that `has_no_gap` returns false at the next ACK. Otherwise
-            // `decide_doubtful`, which may restore `largest_acked`, would not be called.
+            // `retransmitted_end` is set above una, so that `has_no_gap` returns false at the next ACK. Otherwise this
+            // function would return before `decide_doubtful`, which may restore `largest_acked` (F-RTO).
             self.raise_retransmitted_end(last.plus(2));
         }
         self.advance();
@@ -430,8 +430,8 @@ impl SentLog {
 
     /// Called when an ACK acknowledges PSNs from `first` on. If the ACK of PSN `first` - 1 was doubtful (elicited by
     /// the first transmission of this PSN, or by a retransmission), and PSN `first` was sent only once, the first
-    /// transmission of PSN `first` - 1 elicited the doubtful ACK. Then restores the value that `largest_acked` had
-    /// before the doubtful ACK (F-RTO, RFC 5682 section 2.1 step 3).
+    /// transmission of PSN `first` - 1 elicited the doubtful ACK. In this case restores the value that
+    /// `largest_acked` had before the doubtful ACK (F-RTO, RFC 5682 section 2.1 step 3).
     #[inline]
     fn decide_doubtful(&mut self, first: Psn) {
         let Some((psn, largest_acked)) = self.doubtful.take_if(|(psn, _)| psn.plus(1) == first) else {
@@ -461,7 +461,7 @@ impl SentLog {
         }
     }
 
-    /// Acknowledges `count` PSNs from una on. [`SentLog::has_no_gap`] must be true.
+    /// Marks `count` PSNs from una on as acknowledged. [`SentLog::has_no_gap`] must be true.
     #[inline]
     fn on_next_acked(&mut self, space: PsnSpace, count: u32) {
         self.una = self.una.plus(count);

@@ -264,7 +264,7 @@ impl Opcode {
     }
 
     /// Returns the opcode with its transport, bits 7 to 5 (IBA 9.2.1), replaced by `transport`: `Rc`, `Uc`, `Ud` or
-    /// `Xrc`. Operation and position do not change. `self` must be a standard opcode (below 0xC0).
+    /// `Xrc`. [`Operation`] and [`Position`] do not change. `self` must be a standard opcode (below 0xC0).
     pub(crate) const fn of(self, transport: Transport) -> Opcode {
         let bits = match transport {
             Transport::Uc => 0x20,

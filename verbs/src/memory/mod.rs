@@ -1,6 +1,6 @@
-//! Memory that the application owns. The memory is checked when it is registered. If the application unmaps registered
-//! memory, a later access of the engine to this memory fails, and the signal of the memory fault does not end the
-//! process.
+//! Memory that the application owns. The registration of memory checks that the memory can be accessed. If the
+//! application unmaps registered memory, a later access of the engine to this memory fails, and the signal of the
+//! memory fault does not end the process.
 
 mod maps;
 mod populate;

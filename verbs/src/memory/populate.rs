@@ -70,9 +70,10 @@ pub(super) fn populate(memory: &Memory, access: Access) -> Result<(), UnusableMe
         return Err(UnusableMemory::NotMapped { addr: start, start, len_bytes });
     };
     let Err(error) = advise(start, end, write) else { return Ok(()) };
-    // EINVAL: the mapping does not permit the access, or maps a device and therefore has no pages, or the kernel is
-    // older than 5.14. ENOMEM: an address is not mapped, or the system has too little memory. The list of mappings
-    // shows whether a mapping is the cause. `from_utf8_lossy`: the names of mapped files need not be UTF-8.
+    // madvise returns EINVAL if the mapping does not permit the access, or maps a device and therefore has no pages,
+    // or if the kernel is older than 5.14; ENOMEM if an address is not mapped, or the system has too little memory. The
+    // list of mappings shows whether a mapping is the cause. `from_utf8_lossy`: the names of mapped files need not be
+    // UTF-8.
     let maps = fs::read("/proc/self/maps").ok();
     match maps.and_then(|maps| first_obstacle(&String::from_utf8_lossy(&maps), start..end, write)) {
         Some(Obstacle::NotMapped(addr)) => Err(UnusableMemory::NotMapped { addr, start, len_bytes }),

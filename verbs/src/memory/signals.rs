@@ -84,8 +84,9 @@ pub(super) fn unblock() {
     }
 }
 
-/// If the present handler of `signal` is not in `ENTRIES`, installs `ENTRIES[level]` as its handler and increments
-/// `level`. If `level` is already `LEVELS`, logs a warning instead.
+/// If the present handler of `signal` is not in `ENTRIES` (`on_fault` of each level), installs `ENTRIES[level]` as the
+/// handler of `signal`, and increments `level`. If `level` is already `LEVELS`, the length of `ENTRIES`, logs a warning
+/// instead.
 fn install_signal(signal: &Signal, level: &mut usize) -> io::Result<()> {
     let current = action(signal.number, None)?;
     if ENTRIES.iter().any(|entry| *entry as usize == current.sa_sigaction) {
@@ -118,8 +119,8 @@ fn install_signal(signal: &Signal, level: &mut usize) -> io::Result<()> {
     Ok(())
 }
 
-/// Removes `handler` from the earlier actions of the levels below `level`, so that a fault reaches `handler` only once.
-/// A removed action is replaced by the earlier action of the next lower level or, at level 0, by the default action.
+/// Replaces each action with the handler `handler` in `Signal::earlier` below index `level` by the action before it in
+/// `Signal::earlier` or, at index 0, by the default action, so that a fault reaches `handler` only once.
 fn skip_recorded(signal: &Signal, level: usize, handler: usize) {
     let mut below = null_mut();
     for slot in signal.earlier.iter().take(level) {

@@ -52,7 +52,8 @@ impl PortControl {
         Some(self.port.link().speed_mbps).filter(|mbps| *mbps != 0 && *mbps != u32::MAX)
     }
 
-    /// Returns the speed of the link of the kernel's network interface in Mbit/s; `None` if it is unknown.
+    /// Returns the speed of the link of the kernel's network interface in Mbit/s; `None` if the speed is
+    /// unknown.
     pub(crate) fn interface_speed_mbps(&self) -> Option<u32> {
         self.interface_speed_mbps
     }
@@ -67,7 +68,7 @@ impl PortControl {
         self.port.xstats()
     }
 
-    /// Returns whether the port is restarted while the link is down.
+    /// Returns whether the port is a memif client, which is restarted while its link is down.
     pub(crate) fn restarts(&self) -> bool {
         self.restarts
     }

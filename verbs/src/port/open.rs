@@ -49,11 +49,11 @@ const fn pool_mbufs(queues: u16, descriptors: u16) -> u32 {
     2 * queues as u32 * descriptors as u32 + MBUFS_BESIDE_RINGS + RX_BURST_FRAMES as u32
 }
 
-/// Handles of a shared port: the kernel's routes and neighbours, and the guard of UDP port 4791.
+/// Handles of a shared port: the kernel's routes and neighbours, and the sockets bound to UDP port 4791 (`PortGuard`).
 pub struct SharedInterface {
     /// The kernel's routes and neighbours.
     pub neighbours: KernelNeighbours,
-    /// While the guard exists, the kernel does not answer packets to UDP port 4791 with ICMP port unreachable.
+    /// While this `PortGuard` exists, the kernel does not answer packets to UDP port 4791 with ICMP port unreachable.
     _guard: PortGuard,
 }
 

@@ -116,14 +116,14 @@ pub enum PortSpecError {
         "`{0}` is no key of a port; there are ip=ADDRESS/PREFIX, gw=ADDRESS, mac=, vlan=ID, mtu=BYTES, queues=N, source-mac=any, source-port=any, for memif secret=TEXT and uid=N, and dev.KEY=VALUE for the DPDK driver"
     )]
     UnknownKey(String),
-    /// The value is not valid for its key.
+    /// The value given for a key of the port name is not valid.
     #[error("{key}={value}: {reason}")]
     BadValue {
-        /// The key.
+        /// Key of the port name.
         key: &'static str,
-        /// The value.
+        /// The value given for `key`.
         value: String,
-        /// Reason why the value is not valid.
+        /// Reason why `value` is not valid for `key`.
         reason: String,
     },
 }

@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 /// Values of counters, by name.
 pub type CounterMap = BTreeMap<String, u64>;
 
-/// All counters of a device, by source.
+/// All counters of a device, in one group for each field.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct DeviceCounters {
     /// Basic statistics of the DPDK driver ([`dpdk_ffi::PortStats`]); empty if the driver has no statistics.
@@ -29,7 +29,7 @@ pub struct DeviceCounters {
 }
 
 impl DeviceCounters {
-    /// Returns name and counters of each source, in the order of the fields.
+    /// Returns name and counters of each group, in the order of the fields.
     pub fn groups(&self) -> [(&'static str, &CounterMap); 7] {
         [
             ("driver", &self.driver),

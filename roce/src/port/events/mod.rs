@@ -6,7 +6,7 @@
 //! ```text
 //!   frame sent --Packet::parse--> connection (destination GID and QPN) and PSN space (requests or responses)
 //!              --> offset of the PSN from the first PSN sent in that PSN space
-//!              --> each event of that PSN space and offset counts the packet, and acts at its specified count
+//!              --> each event of that PSN space and offset counts the packet, and impairs it at the count `pass`
 //!
 //!   --corrupt, mark--> --drop?--> --duplicate?--> --delay, reorder?--> passed on
 //!                        |        copies are passed on   |               ^
@@ -14,8 +14,8 @@
 //!                                                        `behind_pkts` packets of the PSN space were sent
 //! ```
 //!
-//! If several events select one transmission, all of them act, and [`Disposition`] combines the impairments. Each event
-//! acts once, so the number of events bounds the frames that are held or copied. Received frames are unchanged.
+//! If several events select one transmission, [`Disposition`] combines their impairments. Each event impairs one frame,
+//! so the number of events bounds the frames that are held or copied. Received frames are unchanged.
 
 mod plan;
 mod streams;
@@ -52,14 +52,14 @@ pub struct Firing {
     pub retransmitted_after_nanos: Option<u64>,
 }
 
-/// An event of an [`EventPlan`], and whether the event has acted.
+/// An event of an [`EventPlan`], and whether the event has impaired a packet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct EventOutcome {
-    /// The event, as given in the plan.
+    /// The event, as given in the [`EventPlan`].
     pub event: PacketEvent,
-    /// Number of matching packets sent, up to and including the packet on which the event acted.
+    /// Number of matching packets sent, up to and including the packet that the event impaired.
     pub passes: u32,
-    /// The packet on which the event acted; `None` if the event has not acted.
+    /// The packet that the event impaired; `None` if the event has impaired no packet.
     pub fired: Option<Firing>,
 }
 
@@ -67,8 +67,8 @@ struct Watch {
     event: PacketEvent,
     /// PSN space of the event's packets; `None` until the port sends the first packet of this PSN space.
     space: Option<StreamId>,
-    /// Offset of the matching PSN from the first PSN of `space`; `None` matches any PSN. When the event acts, `offset`
-    /// is set to the offset of the impaired packet.
+    /// Offset of the matching PSN from the first PSN of `space`; `None` matches any PSN. When the event impairs a
+    /// packet, `offset` is set to the offset of this packet.
     offset: Option<u64>,
     passes: u32,
     fired: Option<Firing>,
@@ -110,7 +110,8 @@ impl Sighting {
     }
 }
 
-/// A frame held until `due`, or until `behind_pkts` packets of its PSN space were passed on without being held.
+/// A frame held until `due`, or until `behind_pkts` packets of its PSN space were passed on to the inner port without
+/// being held.
 struct DelayedFrame {
     frame: Vec<u8>,
     space: StreamId,
@@ -156,7 +157,7 @@ impl<P: Port> Events<P> {
         !self.watches.is_empty()
     }
 
-    /// Returns the state of each event, in the order of the plan.
+    /// Returns the state of each event, in the order of the [`EventPlan`].
     pub fn outcomes(&self) -> Vec<EventOutcome> {
         let outcome =
             |watch: &Watch| EventOutcome { event: watch.event, passes: watch.passes, fired: watch.fired };
@@ -245,7 +246,8 @@ impl<P: Port> Events<P> {
         disposition
     }
 
-    /// Decrements `behind_pkts` of the held frames of `space`, because a packet of `space` was passed on.
+    /// Decrements `behind_pkts`, the number of packets after which a held frame is passed on to the inner port, of each
+    /// held frame of `space`, because a packet of `space` was passed on.
     fn count_passing(&mut self, space: StreamId) {
         if self.delayed.is_empty() {
             return;

@@ -27,7 +27,7 @@ pub(super) struct Position {
     pub(super) is_new: bool,
 }
 
-/// The first [`CONNECTIONS_MAX`] connections on which a port sends; no event acts on later connections.
+/// The first [`CONNECTIONS_MAX`] connections on which a port sends; no event impairs packets of later connections.
 #[derive(Default)]
 pub(super) struct Streams {
     numbers: HashMap<(Gid, Qpn), u32>,

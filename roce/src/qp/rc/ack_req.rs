@@ -49,7 +49,7 @@ mod tests {
     use super::*;
 
     /// Columns: name; packets of the message; packets in flight before the message; window in packets; index of the
-    /// first packet for which AckReq is overdue; indices of the packets with AckReq. No ACK arrives.
+    /// first packet for which `is_overdue` returns true; indices of the packets with AckReq. No ACK arrives.
     type Row = (&'static str, u32, u32, u32, Option<u32>, &'static [u32]);
 
     #[rustfmt::skip]

@@ -72,8 +72,8 @@ impl Bench {
         Bench { outstanding, memory, bytes, counters: QpCounters::default() }
     }
 
-    /// Processes the response of `row` while una is `row.una`, and returns the event. The READ responses with the
-    /// indices `row.acked` were received before.
+    /// Processes the response of `row` while una is `row.una`, and returns the event. The READ responses `row.acked`
+    /// were received before. `row.una` and `row.acked` are distances of PSNs from [`FIRST_PSN`].
     fn event(&mut self, row: &Row, is_selective: bool) -> Event {
         let sent = (SENT_PKTS as i32 - row.una) as u32;
         let mut log = SentLog::new(psn(row.una), 64);

@@ -31,7 +31,7 @@ use crate::time::Instant;
 use crate::wire::SackEth;
 use std::sync::Arc;
 
-/// Codes of the local ACK timeout, which is 4.096 us * 2^code (IBA 9.7.6.1.3).
+/// Codes of the local ACK timeout, which is 4.096 us * 2^code (IBA 9.7.6.1.3); code 0: no local ACK timeout.
 const TIMEOUT_MS: u8 = 8; // 1048.576 us
 const TIMEOUT_SHORT: u8 = 5; // 131.072 us
 const TIMEOUT_NEVER: u8 = 0;

@@ -25,11 +25,12 @@ pub const RETRANSMITS_PER_READ: u32 = 16;
 /// of its responses, because the single response of a short READ may be lost many times.
 pub const RETRANSMIT_PKTS_MIN: u32 = 64;
 
-/// Responses per second that a queue pair may retransmit beyond the retransmission limits of its READs, so that READs
-/// progress at high loss.
+/// Responses per second that a queue pair may retransmit beyond the retransmission limits of its READs
+/// ([`RETRANSMITS_PER_READ`], [`RETRANSMIT_PKTS_MIN`]), so that READs progress at high loss.
 pub const RETRANSMIT_PKTS_PER_SEC: u64 = 50_000;
 
-/// Largest burst of responses retransmitted beyond the retransmission limits of their READs, in packets.
+/// Largest burst of responses, in packets, that a queue pair may retransmit beyond the retransmission limits of its
+/// READs ([`RETRANSMITS_PER_READ`], [`RETRANSMIT_PKTS_MIN`]).
 pub const RETRANSMIT_BURST_PKTS: u64 = 256;
 
 const NANOS_PER_PKT: u64 = 1_000_000_000 / RETRANSMIT_PKTS_PER_SEC;
@@ -123,10 +124,12 @@ impl ResponderResource {
     }
 }
 
-/// Token bucket of a queue pair for responses beyond the retransmission limits of its READs; one token is one response.
+/// Token bucket of a queue pair for responses retransmitted beyond the retransmission limits of its READs
+/// ([`RETRANSMITS_PER_READ`], [`RETRANSMIT_PKTS_MIN`]); one token is one response.
 #[derive(Clone, Copy, Debug)]
 struct Allowance {
-    /// Time from which the unused tokens have accrued. If tokens were taken in advance, this time is in the future.
+    /// Time from which the tokens that no response has used have accrued. If responses used tokens not yet accrued,
+    /// this time is in the future.
     since: Instant,
 }
 
@@ -300,7 +303,8 @@ impl ReadQueue {
         let Some(sent) = self.queue.get(place).map(|waiting| waiting.sent) else { return Ok(()) };
         let wanted = sent.saturating_sub(index);
         let Some(read) = self.resources.get_mut(read) else { return Ok(()) };
-        // Grants all responses or none, because a rewind by fewer responses would not retransmit response `index`.
+        // Either all `wanted` responses are retransmitted, or none, because a rewind by fewer responses would not
+        // retransmit response `index`.
         let beyond_limit = wanted.saturating_sub(read.retransmits_left);
         if beyond_limit > 0 && !self.allowance.take_all(now, beyond_limit) {
             return Err(NotQueued::TooOften);

@@ -80,7 +80,7 @@ impl Reader {
         self.event(AckEvent::ReadResponse { psn, request_end, ends_message });
     }
 
-    /// Calls `on_time` at the deadline of the timer. Returns whether a packet is to be retransmitted.
+    /// Calls `Requester::on_time` at `Requester::deadline`. Returns whether a packet is to be retransmitted.
     fn expire(&mut self) -> bool {
         self.now = self.requester.deadline().expect("it runs");
         let failed = self.requester.on_time(self.now, &mut self.outstanding, &mut self.counters);

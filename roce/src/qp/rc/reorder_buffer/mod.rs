@@ -5,7 +5,7 @@
 //!   request    missing        buffered   missing   placed    buffered
 //!   set                       x                    x         x          the bitmap of a SACK
 //!   copies                    x                              x
-//!   cells                     '-> chain of cells in the store: extension headers and payload
+//!   cells                     '-> chain of cells in `ReorderStore`: extension headers and payload
 //! ```
 //! Requests are copied, because otherwise even a short request would occupy a whole receive buffer of the port. For a
 //! placed request, only the header fields that execution needs are recorded (`placing`).
@@ -35,8 +35,8 @@ pub(crate) struct ReorderBuffer {
     set: OutOfOrderSet,
     /// PSNs of buffered requests.
     copies: PsnSet,
-    /// Index of the first cell of each buffered request, by its PSN modulo the window; valid for the PSNs of
-    /// buffered requests (`copies`).
+    /// Index of the first cell of each buffered request, by its PSN modulo the window; valid only for PSNs in
+    /// the set `copies`.
     cells: CircularArray<u32>,
     /// `None` unless placement is relaxed.
     placing: Option<Box<Placing>>,
@@ -154,7 +154,7 @@ impl ReorderBuffer {
         }
     }
 
-    /// Records that the store dropped the buffered request of `psn`.
+    /// Records that `ReorderStore` dropped the buffered request of `psn`.
     pub(crate) fn on_dropped(&mut self, expected: Psn, psn: Psn) {
         self.copies.remove(psn);
         self.set.remove(expected, psn);

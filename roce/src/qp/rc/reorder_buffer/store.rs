@@ -82,7 +82,8 @@ pub(crate) struct ReorderStore {
     cells_max: u32,
     taken: u32,
     free: u32,
-    /// Number of cells that are taken or free: the cells with an index below this number.
+    /// Number of cells that a request has ever occupied, at present taken or free: the cells with an index below this
+    /// number.
     used: u32,
     oldest: u32,
     newest: u32,
@@ -229,7 +230,8 @@ impl ReorderStore {
         self.segment_mut(at)?.requests.at_mut(at).as_mut()
     }
 
-    /// Takes the first free cells, as many as `body` needs, and fills them with `body`. Returns the first cell.
+    /// Removes the first cells, as many as `body` needs, from the list of free cells, and fills them with `body`.
+    /// Returns the first cell.
     #[inline]
     fn take_cells(&mut self, body: &[u8]) -> Option<u32> {
         let cells = cells_of(body.len());
@@ -252,7 +254,7 @@ impl ReorderStore {
         Some(first)
     }
 
-    /// Puts `count` cells, which were never taken before, in front of the free cells.
+    /// Inserts `count` cells that no request has occupied before at the start of the list of free cells.
     #[cold]
     fn grow(&mut self, count: u32) {
         let end = self.used + count;
