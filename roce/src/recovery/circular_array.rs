@@ -31,6 +31,20 @@ impl<T> CircularArray<T> {
         &mut self.values[index as usize & (self.values.len() - 1)]
     }
 
+    /// Returns the `len` elements from index `first` on; `None` if they are not adjacent, because they wrap.
+    #[inline]
+    pub(crate) fn slice(&self, first: u32, len: u32) -> Option<&[T]> {
+        let first = first as usize & (self.values.len() - 1);
+        self.values.get(first..first + len as usize)
+    }
+
+    /// As [`CircularArray::slice`]; the elements may be written.
+    #[inline]
+    pub(crate) fn slice_mut(&mut self, first: u32, len: u32) -> Option<&mut [T]> {
+        let first = first as usize & (self.values.len() - 1);
+        self.values.get_mut(first..first + len as usize)
+    }
+
     /// Doubles the length. The elements at indices `first..first+len` stay at these indices (`len`: the old length).
     #[cold]
     pub(crate) fn double(&mut self, first: u32, value: T)

@@ -21,7 +21,7 @@ const FRAMES_MAX: usize = 10_000;
 /// Largest number of polls between two checks of the invariants.
 const UNCHECKED_POLLS_MAX: usize = 16;
 const QPS_MAX: usize = 4;
-/// Payload in bytes of a packet so small that it takes one cell (256 bytes) of the reorder buffer.
+/// Payload in bytes of a packet so small that it takes one cell of the reorder buffer.
 const TINY: usize = 64;
 
 /// Counts of a run. Tests assert minimum counts, to ensure that scripts reach rare states.

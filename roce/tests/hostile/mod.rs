@@ -52,7 +52,7 @@ const INLINE: u8 = 0x55;
 /// Bit of `wr_id`, set for receives only.
 const RECV_BIT: u64 = 1;
 /// Memory of the reorder buffers, in bytes.
-pub(crate) const REORDER_BYTES: usize = 2 << 20;
+pub(crate) const REORDER_BYTES: usize = 1 << 20;
 /// Largest net allocation of the engine in a run, in bytes: growing event queues, and the reorder buffer with its
 /// lists.
 const ALLOCATED_MAX_BYTES: i64 = (16 << 10) + (REORDER_BYTES + REORDER_BYTES / 3) as i64;

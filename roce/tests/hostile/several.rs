@@ -18,6 +18,8 @@ use std::rc::Rc;
 
 /// Largest number of polls until the engine is idle.
 const POLLS_MAX: usize = 10_000;
+/// Bytes of a cell of the reorder buffer: a packet with a RETH and at most 256 payload bytes takes one cell.
+const CELL_BYTES: usize = 272;
 
 pub(crate) struct End {
     pub(crate) qpn: Qpn,
@@ -201,10 +203,9 @@ impl Several {
         self.run();
     }
 
-    /// Returns the number of buffered packets, if all are WRITE ONLY packets of 256 payload bytes: with its RETH, such
-    /// a packet takes two cells of 256 bytes.
+    /// Returns the number of buffered packets, if each takes one cell ([`CELL_BYTES`]) of the reorder buffer.
     pub(crate) fn buffered(&self) -> usize {
-        self.engine.buffered_bytes() / 512
+        self.engine.buffered_bytes() / CELL_BYTES
     }
 
     pub(crate) fn counter(&self, index: usize, name: &str) -> u64 {

@@ -81,11 +81,12 @@ const LENGTHS: &[(usize, usize)] = &[
     (255, 1),
     (SHORT, 1),
     (LONG, 2),
-    (512, 2),
-    (513, 3),
+    (2 * SHORT, 2),
+    (2 * SHORT + 1, 3),
+    // A MIDDLE and a FIRST of path MTU 4096.
     (4096, 16),
-    (4097, 17),
-    (9000, 36),
+    (4096 + 16, 16),
+    (9000, 34),
 ];
 
 #[test]

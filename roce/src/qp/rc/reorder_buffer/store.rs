@@ -11,7 +11,9 @@
 //! (dynamic thresholds, Choudhury and Hahne 1998).
 //!
 //! A request that takes the cells of an earlier request of the same length has them in the same order. The cells of
-//! most requests are therefore consecutive, and such a request is executed from the cells, without a further copy.
+//! most requests are therefore consecutive; such a request is written by one copy, and executed from its cells without a
+//! further copy. After a request took other cells, all cells become unused as soon as no request is buffered, so that
+//! the next requests take consecutive cells again.
 
 use crate::port::Payload;
 use crate::psn::Psn;
@@ -20,10 +22,9 @@ use crate::recovery::circular_array::CircularArray;
 use crate::time::Instant;
 use crate::wire::Packet;
 
-/// Bytes reserved for each queue pair: 256 cells, for 256 short requests or at least 15 requests with 4096 bytes of
-/// payload. If the reservations of all queue pairs would exceed half of the memory of the reorder buffers, fewer bytes
-/// are reserved.
-pub(crate) const REORDER_RESERVED_BYTES: usize = 64 << 10;
+/// Bytes reserved for each queue pair: 256 cells, for 256 short requests or 16 requests with 4096 bytes of payload. If
+/// the reservations of all queue pairs would exceed half of the memory of the reorder buffers, fewer bytes are reserved.
+pub(crate) const REORDER_RESERVED_BYTES: usize = 256 * CELL_BYTES;
 
 /// Factor of the dynamic threshold: a queue pair may take unreserved cells only while it occupies fewer unreserved
 /// cells than this factor times the number of free unreserved cells.
@@ -31,7 +32,7 @@ pub(crate) const REORDER_SHARE_OF_FREE: u32 = 8;
 
 /// Largest number of bytes that a request takes in the reorder buffer: a payload of path MTU 4096, extension headers,
 /// and padding to whole cells.
-pub(crate) const REORDER_REQUEST_BYTES: usize = 17 * CELL_BYTES;
+pub(crate) const REORDER_REQUEST_BYTES: usize = 16 * CELL_BYTES;
 
 /// Time after which a buffered request is dropped, in nanoseconds. A peer that has not failed closes the gap below
 /// the request within this time, because the peer retransmits the missing packets many times in one second.
@@ -39,11 +40,11 @@ pub const REORDER_NANOS_MAX: u64 = 1_000_000_000;
 
 const NONE: u32 = u32::MAX;
 
-/// Bytes of a cell. A request with 4096 bytes of payload takes 16 cells, or 17 if it has extension headers; a request
-/// with at most 228 bytes of payload takes one cell.
-pub(crate) const CELL_BYTES: usize = 256;
+/// Bytes of a cell: the smallest path MTU and a RETH. Because the FIRST and the MIDDLEs of a WRITE take equally many
+/// cells for any path MTU (1 to 16), the cells of one are consecutive if another takes them later.
+pub(crate) const CELL_BYTES: usize = 256 + 16;
 
-/// Number of cells of a [`Segment`] (1 MiB). If no allocated cell is free, one more [`Segment`] is allocated.
+/// Number of cells of a [`Segment`]. If no allocated cell is free, one more [`Segment`] is allocated.
 const SEGMENT_CELLS: u32 = 4096;
 
 #[inline]
@@ -63,6 +64,8 @@ struct Request {
     buffered_at: Instant,
     older: u32,
     newer: u32,
+    /// Whether the cells are consecutive and in one [`Segment`].
+    is_consecutive: bool,
 }
 
 #[derive(Debug)]
@@ -72,7 +75,18 @@ struct Segment {
     next: CircularArray<u32>,
     /// For each cell, the request whose first cell it is; `None` for the other cells.
     requests: CircularArray<Option<Request>>,
-    bytes: Box<[[u8; CELL_BYTES]]>,
+    bytes: CircularArray<[u8; CELL_BYTES]>,
+}
+
+impl Segment {
+    /// Returns whether `cells` cells, linked by `next` from the cell with index `first` on, are consecutive and in this
+    /// segment.
+    #[inline]
+    fn is_consecutive(&self, first: u32, cells: u32) -> bool {
+        let Some([next @ .., _]) = self.next.slice(first, cells) else { return false };
+        // The loop has no early exit, because otherwise the compiler would not vectorize it.
+        next.iter().zip(first + 1..).fold(true, |all, (next, at)| all & (*next == at))
+    }
 }
 
 /// Buffered requests of all queue pairs of a device.
@@ -82,9 +96,10 @@ pub(crate) struct ReorderStore {
     cells_max: u32,
     taken: u32,
     free: u32,
-    /// Number of cells that a request has ever occupied, at present taken or free: the cells with an index below this
-    /// number.
+    /// Number of cells that are taken or free: the cells with an index below this number. The other cells are unused.
     used: u32,
+    /// Whether a request took cells that are not consecutive since all cells were unused.
+    is_fragmented: bool,
     oldest: u32,
     newest: u32,
     /// Number of cells that each queue pair occupies now; indexed as the device's table of queue pairs. `None`: the
@@ -114,6 +129,7 @@ impl ReorderStore {
             taken: 0,
             free: NONE,
             used: 0,
+            is_fragmented: false,
             oldest: NONE,
             newest: NONE,
             shares: Vec::new(),
@@ -204,15 +220,14 @@ impl ReorderStore {
     #[inline]
     fn cell(&self, at: u32) -> Option<(&[u8; CELL_BYTES], u32)> {
         let segment = self.segment(at)?;
-        Some((segment.bytes.get((at % SEGMENT_CELLS) as usize)?, *segment.next.at(at)))
+        Some((segment.bytes.at(at), *segment.next.at(at)))
     }
 
     /// As [`ReorderStore::cell`]; the bytes may be written.
     #[inline]
     fn cell_mut(&mut self, at: u32) -> Option<(&mut [u8; CELL_BYTES], u32)> {
         let segment = self.segment_mut(at)?;
-        let next = *segment.next.at(at);
-        Some((segment.bytes.get_mut((at % SEGMENT_CELLS) as usize)?, next))
+        Some((segment.bytes.at_mut(at), *segment.next.at(at)))
     }
 
     #[inline]
@@ -231,30 +246,45 @@ impl ReorderStore {
     }
 
     /// Removes the first cells, as many as `body` needs, from the list of free cells, and fills them with `body`.
-    /// Returns the first cell.
+    /// Returns the index of the first cell, and whether the cells are consecutive and in one [`Segment`].
     #[inline]
-    fn take_cells(&mut self, body: &[u8]) -> Option<u32> {
+    fn take_cells(&mut self, body: &[u8]) -> Option<(u32, bool)> {
         let cells = cells_of(body.len());
         let free = self.used - self.taken;
         if free < cells {
             self.grow(cells - free);
         }
         let first = self.free;
-        let (mut next, mut left) = (first, body);
-        while left.len() > CELL_BYTES {
-            let (chunk, rest) = left.split_first_chunk()?;
-            let (bytes, after) = self.cell_mut(next)?;
-            *bytes = *chunk;
-            (next, left) = (after, rest);
-        }
-        let (bytes, after) = self.cell_mut(next)?;
-        bytes.get_mut(..left.len())?.copy_from_slice(left);
-        self.free = after;
+        let segment = self.segment_mut(first)?;
+        let is_consecutive = cells == 1 || segment.is_consecutive(first, cells);
+        self.free = if is_consecutive {
+            segment
+                .bytes
+                .slice_mut(first, cells)?
+                .as_flattened_mut()
+                .get_mut(..body.len())?
+                .copy_from_slice(body);
+            *segment.next.at(first + cells - 1)
+        } else {
+            self.is_fragmented = true;
+            self.fill_chain(first, body)?
+        };
         self.taken += cells;
-        Some(first)
+        Some((first, is_consecutive))
     }
 
-    /// Inserts `count` cells that no request has occupied before at the start of the list of free cells.
+    /// Fills the chain of cells that begins at `first` with `body`. Returns the cell after the last cell filled.
+    fn fill_chain(&mut self, first: u32, body: &[u8]) -> Option<u32> {
+        let mut next = first;
+        for part in body.chunks(CELL_BYTES) {
+            let (bytes, after) = self.cell_mut(next)?;
+            bytes.get_mut(..part.len())?.copy_from_slice(part);
+            next = after;
+        }
+        Some(next)
+    }
+
+    /// Inserts `count` unused cells at the start of the list of free cells.
     #[cold]
     fn grow(&mut self, count: u32) {
         let end = self.used + count;
@@ -262,7 +292,7 @@ impl ReorderStore {
             self.segments.push(Segment {
                 next: CircularArray::new(SEGMENT_CELLS, NONE),
                 requests: CircularArray::new(SEGMENT_CELLS, None),
-                bytes: vec![[0; CELL_BYTES]; SEGMENT_CELLS as usize].into(),
+                bytes: CircularArray::new(SEGMENT_CELLS, [0; CELL_BYTES]),
             });
         }
         let mut next = self.free;
@@ -283,7 +313,7 @@ impl ReorderStore {
     #[inline]
     fn insert_body(&mut self, slot: usize, header: RequestHeader, body: &[u8], now: Instant) -> Option<u32> {
         let share = self.share(slot)?;
-        let at = self.take_cells(body)?;
+        let (at, is_consecutive) = self.take_cells(body)?;
         let older = std::mem::replace(&mut self.newest, at);
         match self.request_mut(older) {
             Some(older) => older.newer = at,
@@ -291,7 +321,7 @@ impl ReorderStore {
         }
         let (slot, len_bytes) = (slot as u32, body.len() as u32);
         *self.segment_mut(at)?.requests.at_mut(at) =
-            Some(Request { header, slot, len_bytes, buffered_at: now, older, newer: NONE });
+            Some(Request { header, slot, len_bytes, buffered_at: now, older, newer: NONE, is_consecutive });
         self.set_share(slot as usize, share + cells_of(body.len()));
         Some(at)
     }
@@ -324,25 +354,17 @@ impl ReorderStore {
     /// Returns header and body (extension headers and payload) of the request whose first cell is `at`.
     #[inline]
     pub(super) fn gather(&mut self, at: u32) -> Option<(RequestHeader, &[u8])> {
-        let Request { header, len_bytes, .. } = *self.request(at)?;
+        let Request { header, len_bytes, is_consecutive, .. } = *self.request(at)?;
         let len_bytes = len_bytes as usize;
-        if len_bytes > CELL_BYTES && !self.is_consecutive(at, cells_of(len_bytes)) {
+        if !is_consecutive {
             let mut body = std::mem::take(&mut self.body);
             body.clear();
             self.body(at).for_each(|bytes| body.extend_from_slice(bytes));
             self.body = body;
             return Some((header, &self.body));
         }
-        let cells = self.segment(at)?.bytes.get((at % SEGMENT_CELLS) as usize..)?;
+        let cells = self.segment(at)?.bytes.slice(at, cells_of(len_bytes))?;
         Some((header, cells.as_flattened().get(..len_bytes)?))
-    }
-
-    /// Returns whether the `cells` cells of a request, of which `first` is the first, are consecutive and in one
-    /// [`Segment`].
-    #[inline]
-    fn is_consecutive(&self, first: u32, cells: u32) -> bool {
-        let is_next = |at| self.next(at) == Some(at + 1);
-        first % SEGMENT_CELLS + cells <= SEGMENT_CELLS && (first..first + cells - 1).all(is_next)
     }
 
     /// Frees the request whose first cell is `at`. Returns the index of its queue pair, and the header of the request.
@@ -351,8 +373,12 @@ impl ReorderStore {
         let request = self.segment_mut(at)?.requests.at_mut(at).take()?;
         let cells = cells_of(request.len_bytes as usize);
         let mut last = at;
-        for _ in 1..cells {
-            last = self.next(last)?;
+        if request.is_consecutive {
+            last += cells - 1;
+        } else {
+            for _ in 1..cells {
+                last = self.next(last)?;
+            }
         }
         let free = std::mem::replace(&mut self.free, at);
         *self.segment_mut(last)?.next.at_mut(last) = free;
@@ -368,6 +394,9 @@ impl ReorderStore {
         let slot = request.slot as usize;
         if let Some(share) = self.share(slot) {
             self.set_share(slot, share - cells);
+        }
+        if self.taken == 0 && self.is_fragmented {
+            (self.free, self.used, self.is_fragmented) = (NONE, 0, false);
         }
         Some((slot, request.header))
     }
@@ -440,6 +469,44 @@ mod tests {
         let taken = fill(&mut store, 0);
         assert_eq!((store.reserved, store.unreserved), (RESERVED, taken - RESERVED));
         assert!(!store.has_room(7, 1), "closed");
+    }
+
+    #[test]
+    fn first_and_middle_of_a_write_take_equally_many_cells() {
+        for mtu_bytes in [256, 512, 1024, 2048, 4096] {
+            assert_eq!(cells_of(mtu_bytes), cells_of(mtu_bytes + crate::wire::Reth::LEN), "{mtu_bytes}");
+        }
+    }
+
+    fn fill_with(store: &mut ReorderStore, cells: u32, byte: u8) -> u32 {
+        let body = vec![byte; cells as usize * CELL_BYTES];
+        store.insert_body(0, header(0), &body, Instant::ZERO).expect("there is room")
+    }
+
+    #[test]
+    fn a_request_in_two_segments_keeps_its_bytes() {
+        let mut store = store_of(2 * SEGMENT_CELLS as usize * CELL_BYTES, 1);
+        let requests: Vec<u32> =
+            (0..=255).cycle().take(2000).map(|byte| fill_with(&mut store, 3, byte)).collect();
+        assert_eq!(store.segments.len(), 2);
+        for (at, byte) in requests.into_iter().zip((0..=255).cycle()) {
+            let crosses = at % SEGMENT_CELLS > SEGMENT_CELLS - 3;
+            assert_eq!(store.request(at).map(|request| request.is_consecutive), Some(!crosses));
+            assert_eq!(store.gather(at).map(|(_, body)| body.to_vec()), Some(vec![byte; 3 * CELL_BYTES]));
+            assert!(store.remove(at).is_some());
+        }
+    }
+
+    #[test]
+    fn after_an_empty_store_cells_are_consecutive_again() {
+        let mut store = store_of(BYTES_MAX, 1);
+        let [a, b, c] = [3, 1, 3].map(|cells| fill_with(&mut store, cells, 0));
+        [c, a].into_iter().for_each(|at| assert!(store.remove(at).is_some()));
+        let mixed = fill_with(&mut store, 4, 1);
+        assert_eq!(store.request(mixed).map(|request| request.is_consecutive), Some(false));
+        [mixed, b].into_iter().for_each(|at| assert!(store.remove(at).is_some()));
+        let next = fill_with(&mut store, 4, 2);
+        assert_eq!(store.request(next).map(|request| request.is_consecutive), Some(true));
     }
 
     proptest! {
