@@ -8,6 +8,10 @@
 //!   write_kept_0.01    goodput at 1 %, divided by that without loss and by 0.99    a row for each probability
 //!   write_again        packets retransmitted for each that was lost
 //! ```
+//!
+//! While a packet is lost, the work requests posted after its work request are transmitted, but not completed. With
+//! fewer work requests than the window has packets, the requester therefore stops after each loss, although its window
+//! is not full. So the send queue has as many work requests as the window has packets.
 
 use std::fmt;
 
@@ -26,6 +30,12 @@ const LOSSES_MAX: usize = 11;
 pub(super) const LOSSLESS: f64 = 1e-9;
 /// Packets retransmitted for each that was lost, at most.
 const AGAIN_MAX: f64 = 1.02;
+/// Path MTU in bytes.
+const PATH_MTU_BYTES: u32 = 4096;
+/// Default window of selective repeat, in packets.
+const WINDOW_PKTS: u32 = 1024;
+/// Default depth of the send queue of `roce perf`, and of perftest.
+const DEFAULT_DEPTH: u32 = 128;
 
 /// An operation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
@@ -52,6 +62,17 @@ pub(super) struct Grid {
     sizes_bytes: Vec<u32>,
     qps: Vec<u32>,
     losses: Vec<f64>,
+    placement: Placement,
+}
+
+/// Placement of SENDs and WRITEs.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
+pub(super) enum Placement {
+    /// Payload is placed on arrival
+    #[default]
+    Relaxed,
+    /// Packets above a lost packet are buffered, as without --relaxed_placement
+    InOrder,
 }
 
 const DEFAULT_OPS: &[Op] = &[Op::Send, Op::Write, Op::Read];
@@ -61,8 +82,15 @@ const DEFAULT_LOSSES: &[f64] = &[0.01, 0.02, 0.05];
 
 impl Grid {
     /// Returns the grid of these values, of which an empty list stands for the default.
-    pub(super) fn new(ops: &[Op], sizes_bytes: &[u32], qps: &[u32], losses: &[f64]) -> anyhow::Result<Grid> {
+    pub(super) fn new(
+        ops: &[Op],
+        sizes_bytes: &[u32],
+        qps: &[u32],
+        losses: &[f64],
+        placement: Placement,
+    ) -> anyhow::Result<Grid> {
         let grid = Grid {
+            placement,
             ops: values(ops, DEFAULT_OPS),
             sizes_bytes: values(sizes_bytes, &[DEFAULT_SIZE_BYTES]),
             qps: values(qps, &[DEFAULT_QPS]),
@@ -81,7 +109,8 @@ impl Grid {
         let mut all = Vec::new();
         for &op in &self.ops {
             for &size_bytes in &self.sizes_bytes {
-                all.extend(self.qps.iter().map(|&qps| Series { op, size_bytes, qps }));
+                let placement = self.placement;
+                all.extend(self.qps.iter().map(|&qps| Series { op, size_bytes, qps, placement }));
             }
         }
         all
@@ -128,6 +157,7 @@ struct Series {
     op: Op,
     size_bytes: u32,
     qps: u32,
+    placement: Placement,
 }
 
 impl Series {
@@ -135,9 +165,14 @@ impl Series {
         (self.size_bytes, self.qps) == (DEFAULT_SIZE_BYTES, DEFAULT_QPS)
     }
 
+    /// Returns the number of work requests that have as many packets as the window; at least [`DEFAULT_DEPTH`].
+    fn depth(&self) -> u32 {
+        (WINDOW_PKTS / self.size_bytes.div_ceil(PATH_MTU_BYTES)).max(DEFAULT_DEPTH)
+    }
+
     /// Returns the start of the names of rows.
     fn name(&self) -> String {
-        let Series { op, size_bytes, qps } = self;
+        let Series { op, size_bytes, qps, .. } = self;
         if self.is_default() { op.to_string() } else { format!("{op}_{size_bytes}_{qps}qp") }
     }
 
@@ -146,9 +181,9 @@ impl Series {
     }
 
     fn rows(&self, losses: &[f64], is_default_grid: bool) -> Vec<Row> {
-        let Series { op, size_bytes, qps } = self;
+        let Series { op, size_bytes, qps, .. } = self;
         let what = if is_default_grid { String::new() } else { format!(" -s {size_bytes} -q {qps}") };
-        let text = format!("roce perf {op}-bw{what}, selective repeat, no loss");
+        let text = format!("roce perf {op}-bw{what}, selective repeat{}, no loss", self.order());
         let mut rows = vec![Row::new(format!("{}_lossless", self.name()), text, "Gb/sec")];
         for (at, &loss) in losses.iter().enumerate() {
             let both_ways = if at == 0 { " lost each way" } else { "" };
@@ -165,11 +200,25 @@ impl Series {
         rows
     }
 
+    /// Returns the words of a row for placement in order; of READs, which have no placement, no word.
+    fn order(&self) -> &'static str {
+        if self.op != Op::Read && self.placement == Placement::InOrder { ", placement in order" } else { "" }
+    }
+
     fn args(&self, seconds: u32) -> String {
-        let Series { op, size_bytes, qps } = self;
-        // Relaxed placement is of SENDs and WRITEs.
-        let more = if *op == Op::Read { "-o 64" } else { "--relaxed_placement" };
-        format!("{op}-bw -s {size_bytes} -q {qps} -m 4096 -D {seconds} --recovery selective-repeat {more}")
+        let Series { op, size_bytes, qps, placement } = self;
+        let more = match (op, placement) {
+            (Op::Read, _) if self.depth() == DEFAULT_DEPTH => " -o 64",
+            (Op::Read, _) | (_, Placement::InOrder) => "",
+            (_, Placement::Relaxed) => " --relaxed_placement",
+        };
+        let depth = match self.depth() {
+            DEFAULT_DEPTH => String::new(),
+            depth => format!(" -t {depth} -r {depth}"),
+        };
+        format!(
+            "{op}-bw -s {size_bytes} -q {qps} -m {PATH_MTU_BYTES} -D {seconds} --recovery selective-repeat{depth}{more}"
+        )
     }
 
     /// Makes a run. After an error the figures are missing, and the other series are measured nevertheless.
@@ -239,7 +288,7 @@ mod tests {
 
     #[test]
     fn the_default_has_a_series_for_each_operation() {
-        let rows = Grid::new(&[], &[], &[], &[]).unwrap().rows();
+        let rows = Grid::new(&[], &[], &[], &[], Placement::Relaxed).unwrap().rows();
         let expected = ["send", "write", "read"].map(|op| {
             ["lossless", "kept_0.01", "kept_0.02", "kept_0.05", "again"].map(|name| format!("{op}_{name}"))
         });
@@ -259,7 +308,7 @@ mod tests {
     #[test]
     fn a_grid_has_a_row_for_each_cell() {
         let (sizes, qps, losses) = ([64, 65_536, 8 << 20], [1, 4, 4], [0.001, 0.07]);
-        let grid = Grid::new(&[Op::Read], &sizes, &qps, &losses).unwrap();
+        let grid = Grid::new(&[Op::Read], &sizes, &qps, &losses, Placement::InOrder).unwrap();
         let rows = grid.rows();
         assert_eq!(rows.len(), 3 * 2 * (2 + 2), "{:?}", names(&rows));
         let expected = ["read_64_1qp_lossless", "read_64_1qp_kept_0.001", "read_64_1qp_kept_0.07"];
@@ -271,8 +320,31 @@ mod tests {
             grid.series()[5].args(2),
             "read-bw -s 8388608 -q 4 -m 4096 -D 2 --recovery selective-repeat -o 64"
         );
-        let write = Series { op: Op::Write, size_bytes: 64, qps: 1 };
-        assert!(write.args(1).ends_with("selective-repeat --relaxed_placement"));
+    }
+
+    #[test]
+    fn short_messages_have_a_work_request_for_each_packet_of_the_window() {
+        use Placement::{InOrder, Relaxed};
+        for (op, size_bytes, placement, expected) in [
+            (Op::Write, 64, Relaxed, " -t 1024 -r 1024 --relaxed_placement"),
+            (Op::Send, 4096, InOrder, " -t 1024 -r 1024"),
+            (Op::Send, 4097, Relaxed, " -t 512 -r 512 --relaxed_placement"),
+            (Op::Read, 64, Relaxed, " -t 1024 -r 1024"),
+            (Op::Read, 65_536, Relaxed, " -o 64"),
+            (Op::Write, 65_536, InOrder, ""),
+            (Op::Write, 1 << 30, Relaxed, " --relaxed_placement"),
+        ] {
+            let args = Series { op, size_bytes, qps: 1, placement }.args(1);
+            let start = format!("{op}-bw -s {size_bytes} -q 1 -m 4096 -D 1 --recovery selective-repeat");
+            assert_eq!(args.strip_prefix(&start), Some(expected), "{args}");
+        }
+    }
+
+    #[test]
+    fn rows_name_placement_in_order() {
+        let rows = Grid::new(&[Op::Send, Op::Read], &[], &[], &[0.01], Placement::InOrder).unwrap().rows();
+        assert_eq!(rows[0].text, "roce perf send-bw, selective repeat, placement in order, no loss");
+        assert_eq!(rows[3].text, "roce perf read-bw, selective repeat, no loss");
     }
 
     #[test]
@@ -301,8 +373,8 @@ mod tests {
             assert_eq!(parse_loss(text).ok(), expected, "{text}");
         }
         let many: Vec<f64> = (1..=12).map(|percent| f64::from(percent) / 100.0).collect();
-        assert!(Grid::new(&[], &[], &[], &many[..11]).is_ok());
-        let error = Grid::new(&[], &[], &[], &many).unwrap_err().to_string();
+        assert!(Grid::new(&[], &[], &[], &many[..11], Placement::Relaxed).is_ok());
+        let error = Grid::new(&[], &[], &[], &many, Placement::Relaxed).unwrap_err().to_string();
         assert!(error.contains("12 values, and 11 at most"), "{error}");
     }
 
@@ -315,7 +387,7 @@ mod tests {
         }"#;
         let report = PerfReport::parse(json, String::new()).unwrap();
         for (op, again) in [(Op::Send, 3.0), (Op::Write, 3.0), (Op::Read, 1.0)] {
-            let series = Series { op, size_bytes: 64, qps: 4 };
+            let series = Series { op, size_bytes: 64, qps: 4, placement: Placement::Relaxed };
             let figures = series.figures(&[0.01, 0.02], &report);
             let found: Vec<_> =
                 figures.iter().map(|(name, figure)| (&**name, figure.as_ref().ok())).collect();
@@ -331,7 +403,8 @@ mod tests {
         }
         let nothing_lost = r#"{"counters": {"retransmitted_pkts": 0}, "faults": {"sent": {"dropped": 0}}}"#;
         let report = PerfReport::parse(nothing_lost, String::new()).unwrap();
-        let again = Series { op: Op::Send, size_bytes: 64, qps: 4 }.again(&report);
+        let again =
+            Series { op: Op::Send, size_bytes: 64, qps: 4, placement: Placement::Relaxed }.again(&report);
         assert_eq!(again.unwrap_err().to_string(), "no packet was lost");
     }
 }

@@ -21,7 +21,7 @@ use clap::{Args, ValueEnum};
 use crate::{install, namespace, workspace};
 use cores::Cores;
 use figures::Figures;
-use loss::{Grid, Op};
+use loss::{Grid, Op, Placement};
 use session::Runs;
 use veth_loss::Plan;
 
@@ -105,6 +105,10 @@ struct GridArgs {
     /// 0.001,0.01,0.02,0.05,0.1]
     #[arg(long, value_name = "0..1,...", value_delimiter = ',', value_parser = loss::parse_loss)]
     loss: Vec<f64>,
+
+    /// Placement of SENDs and WRITEs; not of veth-loss [default: relaxed]
+    #[arg(long, value_enum)]
+    placement: Option<Placement>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
@@ -135,10 +139,10 @@ impl PortArg {
 impl BenchArgs {
     /// Checks the options together. An error is one of usage.
     pub(crate) fn check(&self) -> anyhow::Result<()> {
-        let GridArgs { op, size, qps, loss } = &self.grid;
+        let GridArgs { op, size, qps, loss, placement } = &self.grid;
         let has_grid = self.port.includes(PortArg::Loss);
-        if !(has_grid || size.is_empty() && qps.is_empty()) {
-            bail!("--size and --qps are of the table of losses: give --port loss or all");
+        if !(has_grid || size.is_empty() && qps.is_empty() && placement.is_none()) {
+            bail!("--size, --qps and --placement are of the table of losses: give --port loss or all");
         }
         if !(has_grid || self.port == PortArg::VethLoss || op.is_empty() && loss.is_empty()) {
             bail!("--op and --loss are of the tables of losses: give --port loss, veth-loss or all");
@@ -147,8 +151,8 @@ impl BenchArgs {
     }
 
     fn grid(&self) -> anyhow::Result<Grid> {
-        let GridArgs { op, size, qps, loss } = &self.grid;
-        Grid::new(op, size, qps, loss)
+        let GridArgs { op, size, qps, loss, placement } = &self.grid;
+        Grid::new(op, size, qps, loss, placement.unwrap_or_default())
     }
 
     fn plan(&self) -> Plan {
