@@ -2,8 +2,9 @@
 //! A17.9.3).
 //!
 //! ```text
-//!   CE marks         *  * *   *       *        *  *
-//!   CNPs             |<-- min_time -->|        |<-- min_time -->      for each queue pair, destination or port
+//!   CE marks     *  * *   *       *      *  *
+//!   CNPs         C                       C          for each queue pair, destination or port
+//!                <---- min_time ----->   <---- min_time ----->
 //! ```
 
 use crate::id::Gid;
