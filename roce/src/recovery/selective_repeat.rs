@@ -28,6 +28,19 @@ pub(crate) const WINDOW_PKTS_MAX: u32 = 4096;
 /// Reordering threshold after the first spurious retransmission, in packets.
 const REORDERING_THRESHOLD_PKTS_FIRST: u32 = 16;
 
+/// If more packets than this number are in flight when una is retransmitted as a probe, the probe is doubtful.
+const DOUBTFUL_PROBE_PKTS: u32 = 16;
+
+/// Probe that is marked for retransmission and not sent yet.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum DueProbe {
+    /// No probe, or a probe whose acknowledgement shows the loss of all packets in flight sent before the probe.
+    None,
+    TailLoss,
+    /// A probe whose acknowledgement does not show a loss, because an earlier transmission of una may have elicited it.
+    Doubtful,
+}
+
 #[derive(Clone, Debug)]
 pub(crate) struct SelectiveRepeat {
     log: SentLog,
@@ -39,8 +52,7 @@ pub(crate) struct SelectiveRepeat {
     /// First PSN and number of PSNs of the last tail loss probe, and of the last probe of another kind. A duplicate of
     /// a probe does not raise the reordering threshold.
     probes: [(Psn, u32); 2],
-    /// The last tail loss probe is marked for retransmission and not sent yet.
-    is_tail_probe_due: bool,
+    due_probe: DueProbe,
 }
 
 impl SelectiveRepeat {
@@ -58,7 +70,7 @@ impl SelectiveRepeat {
             raised_at: first,
             no_room_until: first,
             probes: [(first, 0); 2],
-            is_tail_probe_due: false,
+            due_probe: DueProbe::None,
         }
     }
 
@@ -78,11 +90,14 @@ impl SelectiveRepeat {
         // transmissions of this packet are later than those of the other packets. Therefore an ACK of this packet shows
         // the loss of the other packets, whichever of the two transmissions elicited the ACK. So that the ACK is not
         // ignored, the sent-packet log records the send time of the probe minus `RTT_UNKNOWN_NANOS` (2^31 ns).
-        let is_tail_probe = self.is_tail_probe_due && psn == self.probes[0].0;
-        self.is_tail_probe_due &= !is_tail_probe;
         let long_ago = Instant::from_nanos(now.as_nanos().wrapping_sub(RTT_UNKNOWN_NANOS));
-        let sent_at = if is_tail_probe { long_ago } else { now };
-        self.log.on_sent(psn, span, sent_at);
+        let [tail_loss, later] = self.probes.map(|(first, _)| first);
+        match self.due_probe {
+            DueProbe::TailLoss if psn == tail_loss => self.log.on_sent(psn, span, long_ago),
+            DueProbe::Doubtful if psn == later => self.log.on_doubtful_probe_sent(psn, now),
+            _ => return self.log.on_sent(psn, span, now),
+        }
+        self.due_probe = DueProbe::None;
     }
 
     /// Returns the number of PSNs of the READ request to send for the lost `psn`. If the peer has executed the original
@@ -280,8 +295,8 @@ impl SelectiveRepeat {
     }
 
     /// After a probe timeout, marks a probe for retransmission: one packet, whose acknowledgement shows the loss of all
-    /// unacknowledged packets sent before the probe. `highest` is the highest PSN in flight, or una if no packet
-    /// is in flight; `last_due` is the PSN [`SentLog::executed`] - 1.
+    /// unacknowledged packets sent before the probe, unless the probe is [`DueProbe::Doubtful`]. `highest` is the
+    /// highest PSN in flight, or una if no packet is in flight; `last_due` is the PSN [`SentLog::executed`] - 1.
     ///
     /// | expiry since a packet was newly acknowledged | PSN marked |
     /// |---|---|
@@ -309,11 +324,25 @@ impl SelectiveRepeat {
             }
             _ => (psn, 1),
         };
+        // If the peer stopped for longer than the probe timeout, it now receives an earlier transmission of una first,
+        // then the packets in flight, and the probe last. If the ACK of una were taken as the ACK of the probe, all
+        // packets in flight would be retransmitted. If they were lost, an ACK of the next packet sent shows their loss,
+        // or an ACK of the next tail loss probe. A few packets are retransmitted at once instead.
+        let is_doubtful = !is_first
+            && first == una
+            && !self.log.is_executed(una)
+            && !self.log.is_lost(una)
+            && count == 1
+            && self.log.unacked() > DOUBTFUL_PROBE_PKTS;
         self.log.retransmit(first, count);
         // The transmission number of the probe exceeds all earlier numbers by more than the reordering threshold, so
         // that an acknowledgement of the probe shows the loss of all packets sent before the probe.
         self.log.skip_numbers(self.reordering_threshold_pkts);
-        self.is_tail_probe_due = is_first;
+        self.due_probe = match is_first {
+            true => DueProbe::TailLoss,
+            false if is_doubtful => DueProbe::Doubtful,
+            false => DueProbe::None,
+        };
         let [tail_loss, later] = &mut self.probes;
         *(if is_first { tail_loss } else { later }) = (first, count);
     }

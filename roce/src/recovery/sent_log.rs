@@ -266,6 +266,20 @@ impl SentLog {
         }
     }
 
+    /// Records that the probe `psn`, a request, was retransmitted at `sent_at`. The probe keeps the number of the
+    /// transmission before: an acknowledgement of `psn` shows the loss only of packets sent before that transmission.
+    pub(crate) fn on_doubtful_probe_sent(&mut self, psn: Psn, sent_at: Instant) {
+        let transmission = self.transmissions.at_mut(psn.value());
+        transmission.sent_nanos = low_nanos(sent_at);
+        let number = transmission.number;
+        if is_before(number, self.oldest[PsnSpace::Request]) {
+            self.oldest[PsnSpace::Request] = number;
+        }
+        self.lost.remove(psn);
+        self.retransmitted.insert(psn);
+        self.raise_retransmitted_end(psn.plus(1));
+    }
+
     #[inline]
     fn raise_retransmitted_end(&mut self, end: Psn) {
         if end.offset_from(self.retransmitted_end).is_some_and(|offset| offset > 0) {

@@ -24,6 +24,8 @@ enum Step {
     Wait(u64),
     /// A probe timeout marks this PSN lost.
     Probe(u32),
+    /// A probe timeout marks una lost, if una is a request in flight; una is then sent as a doubtful probe.
+    DoubtfulProbe,
 }
 use Step::*;
 
@@ -243,9 +245,27 @@ impl Script {
                     self.model.next_number += u64::from(self.threshold_pkts);
                 }
             }
+            DoubtfulProbe => self.probe_doubtfully(now),
         }
         let lost = self.log.detect_losses(PsnSpace::Response, self.threshold_pkts);
         assert_eq!(lost, self.model.detect(1, self.threshold_pkts), "{step:?}");
+    }
+
+    fn probe_doubtfully(&mut self, now: u64) {
+        let una = self.model.una();
+        let is_request = una == self.model.executed && !self.is_read(una);
+        let Some(packet) = self.model.packets.get_mut(una as usize) else { return };
+        if !is_request || packet.is_acked || packet.is_lost {
+            return;
+        }
+        packet.is_lost = true;
+        self.log.retransmit(self.psn(una), 1);
+        let lost = self.log.detect_losses(PsnSpace::Request, self.threshold_pkts);
+        assert_eq!(lost, self.model.detect(0, self.threshold_pkts));
+        self.log.on_doubtful_probe_sent(self.psn(una), self.now);
+        let packet = &mut self.model.packets[una as usize];
+        (packet.sent_nanos, packet.is_lost) = (now, false);
+        packet.transmissions += 1;
     }
 
     fn retransmit(&mut self, now: u64) {
@@ -435,6 +455,27 @@ const ROWS: &[Row] = &[
         ],
         &[3, 4, 5],
     ),
+    (
+        "an ACK of a doubtful probe shows no loss of packets sent after una",
+        0,
+        &[Send(6, false), Wait(LATER), DoubtfulProbe, Wait(LATER), Executed(1), Sacked(Cow::Borrowed(&[]))],
+        &[],
+    ),
+    (
+        "a packet sent after a doubtful probe shows the loss of those before",
+        0,
+        &[Send(6, false), Wait(LATER), DoubtfulProbe, Executed(1), Send(1, false), Sacked(Cow::Borrowed(&[6]))],
+        &[1, 2, 3, 4, 5],
+    ),
+    (
+        "a doubtful probe shows the loss of packets sent before the transmission whose number it keeps",
+        0,
+        &[
+            Send(6, false), Sacked(Cow::Borrowed(&[2])), Retransmit(1), Retransmit(1), Wait(LATER), DoubtfulProbe,
+            Wait(LATER), Executed(1), Sacked(Cow::Borrowed(&[])),
+        ],
+        &[3, 4, 5],
+    ),
     ("READ responses", 0, &[Send(8, true), Response(3), Response(5)], &[0, 1, 2, 4]),
     (
         "responses say nothing of requests",
@@ -536,6 +577,7 @@ fn steps() -> impl Strategy<Value = Vec<Step>> {
         4 => prop::collection::vec(0u32..70, 1..6).prop_map(|psns| Sacked(psns.into())),
         2 => (0..2 * RTT_MIN_NANOS).prop_map(Wait),
         1 => (0u32..70).prop_map(Probe),
+        1 => Just(DoubtfulProbe),
     ];
     prop::collection::vec(step, 1..60)
 }

@@ -174,3 +174,40 @@ fn want_of_room_reduces_the_packets_in_flight_once_in_a_window() {
     (0..40).for_each(|_| reader.send());
     assert_eq!(on_no_room(&mut reader, 101, 103), 17, "a rise by an eighth, then three quarters");
 }
+
+#[test]
+fn an_ack_of_a_stopped_peer_after_a_probe_of_una_shows_no_loss_of_many_packets() {
+    for (packets, is_doubtful) in [(16, false), (17, true), (40, true)] {
+        let mut reader = Reader::new();
+        reader.send();
+        // With AckReq, so that the round trip is measured.
+        reader.requester.on_packet_sent(Reader::psn(0), true, false, reader.now);
+        reader.now = reader.now.plus_nanos(10_000);
+        reader.event(AckEvent::Ack { next: Reader::psn(1) });
+        (0..packets).for_each(|_| reader.send());
+        // The peer has stopped. The first probe is the packet sent last, the second probe is una.
+        for probe in [packets, 1] {
+            assert!(reader.expire());
+            assert_eq!(reader.requester.recovery.next_psn(), Reader::psn(probe));
+            reader.requester.recovery.on_sent(1, reader.now);
+        }
+        // The peer goes on, and receives the first transmission of una. A later packet is missing.
+        let sack = |reader: &mut Reader, trigger: u32, bitmap: &[u8]| {
+            reader.now = reader.now.plus_nanos(50_000);
+            let trigger = Reader::psn(trigger);
+            let header = SackEth { version: SackEth::VERSION, duplicate: false, no_room: false, trigger };
+            reader.event(AckEvent::Sack { next: Reader::psn(2), header, bitmap });
+            reader.requester.recovery.next_psn() == Reader::psn(2)
+        };
+        assert_eq!(sack(&mut reader, 1, &[0; 4]), !is_doubtful, "{packets} in flight");
+        // An ACK of a packet sent later shows the loss of the packets in flight.
+        if is_doubtful {
+            reader.send();
+            let sent_last = packets + 1;
+            let mut bitmap = [0; 8];
+            let (word, bit) = ((sent_last - 3) / 32, (sent_last - 3) % 32);
+            bitmap[4 * word as usize..][..4].copy_from_slice(&(1u32 << bit).to_be_bytes());
+            assert!(sack(&mut reader, sent_last, &bitmap), "{packets} in flight");
+        }
+    }
+}
