@@ -13,7 +13,7 @@
 //! so most lookups end at the first entry.
 //!
 //! A freed number is in quarantine until [`QUARANTINE_NUMBERS`] further numbers were freed: its index entry has `GONE`
-//! in place of a slot. Otherwise a delayed packet could access a later object of the same number.
+//! instead of a slot. Otherwise a delayed packet could access a later object of the same number.
 
 use std::collections::VecDeque;
 use std::ops::Range;
@@ -217,7 +217,7 @@ impl<T> Table<T> {
         (place + 1) & (self.index.len() - 1)
     }
 
-    /// Returns the position in the hash table `index` of a number that has an object or is in quarantine; `None` for
+    /// Returns the position, in the hash table `index`, of a number that has an object or is in quarantine; `None` for
     /// other numbers.
     fn place_of(&self, number: u32) -> Option<usize> {
         let mut place = self.home(number);

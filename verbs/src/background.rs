@@ -222,8 +222,9 @@ impl BackgroundServer {
         }
     }
 
-    /// Arms the port and returns the [`Rest`] until the next turn. Does not arm the port while another thread drives
-    /// the engine, or a leader is the server of the port. Returns `None` if a poll after the port was armed found work.
+    /// Arms the port and returns the [`Rest`] until the next call of `turn`. Does not arm the port while another thread
+    /// drives the engine, or a leader is the server of the port. Returns `None` if a poll after the port was armed
+    /// found work.
     fn sleep(&mut self) -> Option<Rest> {
         let shared = &*self.shared;
         let Some(mut driven) = shared.try_lock() else {
@@ -233,8 +234,8 @@ impl BackgroundServer {
         let mut until = self.maintain_at;
         let is_led = shared.sleep.is_led();
         let is_used = std::mem::replace(&mut self.polls_slept, polls) != polls;
-        // `armed_polls` (polls with work until the port is disarmed) is set also while a thread is the leader, because
-        // the leader arms the port before it returns from `CompChannel::wait`.
+        // `armed_polls` is set also while a thread is the leader, because the leader arms the port before it returns
+        // from `CompChannel::wait`.
         self.armed_polls = ARMED_POLLS_MAX;
         if is_led {
             // After the leader has returned from `CompChannel::wait`, `Sleep::ring_if_due` rings the bell if a deadline

@@ -203,7 +203,7 @@ impl ProcessConfig {
     /// Draws a salt for the MACs of memif ports, if [`ProcessConfig::mac_salt`] is `None`.
     pub fn draw_mac_salt(&mut self) {
         let mut salt = [0; 4];
-        // Without random numbers of the operating system the MACs stay unknown until the ports are opened.
+        // If `getrandom` fails, the MACs of memif ports are unknown until the ports are opened.
         if self.mac_salt.is_none() && getrandom::fill(&mut salt).is_ok() {
             self.mac_salt = Some(u32::from_ne_bytes(salt));
         }

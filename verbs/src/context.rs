@@ -226,7 +226,7 @@ impl Context {
     }
 
     /// Excludes this context from further [`Event::PortActive`] and [`Event::PortError`], and removes pending events of
-    /// these two kinds. Callers that report the port as active even while no peer is connected call this function.
+    /// these two kinds. For callers that report the port as active even while no peer is connected.
     pub fn ignore_link_events(&self) {
         self.objects.ignore_link_events();
     }

@@ -250,7 +250,8 @@ impl DeviceCore {
     /// Logs address conflicts.
     pub(crate) fn log_conflict(&mut self) {
         if let Some(conflict) = self.engine.neighbour_mut().take_conflict() {
-            // The warning of `watch.rs` contains only the number of conflicts, so the addresses are logged here.
+            // The warning of `watch.rs` contains only the number of address conflicts, so the addresses are
+            // logged here.
             tracing::debug!(ip = %conflict.ip, mac = %conflict.mac, "another station uses an address of this port");
         }
     }
@@ -313,8 +314,8 @@ impl Shared {
 
     /// Returns the length of the longest nap of the server of the port while the engine has no deadline. If the port
     /// has no wake sources, the length is `NAP_MIN`, because frames are received only at the end of a nap. Otherwise
-    /// the length is `NAP_MAX`. Naps in a takeover, and naps of the background thread on an armed port, have other
-    /// bounds.
+    /// the length is `NAP_MAX`. Naps in a takeover are at most `NAP_MAX` long on every port, naps of the background
+    /// thread on an armed port at most `NAP_STALLED_MAX`.
     pub(crate) fn nap_max(&self) -> Duration {
         if self.wakes.is_none() { NAP_MIN } else { NAP_MAX }
     }

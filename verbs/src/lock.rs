@@ -55,12 +55,12 @@ pub(crate) fn relax() -> bool {
     sleeps
 }
 
-/// If a thread calls [`spin`] this number of times with the same `progress`, the last of these calls sleeps. Sleeps
-/// must be rare: if the thread that has the lock runs on another processor, a sleep of the caller is of no use.
+/// If a thread calls [`spin`] this number of times with the same argument `progress`, the last of these calls sleeps.
+/// Sleeps must be rare: if the thread that has the lock runs on another processor, a sleep of the caller is of no use.
 const SPINS_PER_SLEEP: u32 = 1 << 16;
 
 thread_local! {
-    /// `progress` of the last call of [`spin`], and the number of calls with this value.
+    /// Argument of the last call of [`spin`], and the number of calls with this argument.
     static SPINS: Cell<(u64, u32)> = const { Cell::new((0, 0)) };
 }
 

@@ -149,7 +149,7 @@ impl Drive for SleepCore {
     fn on_panic(&mut self) {}
 }
 
-/// Runs a server that sleeps without a timeout beside a thread that posts and does not poll. The server must send the
+/// Runs a server that sleeps without a timeout, and a thread that posts and does not poll. The server must send the
 /// work request, or be woken after the other thread has sent it. `leads`: the server is a leader.
 fn server_beside_a_poster(leads: bool) {
     let bells = Arc::new(Doorbells::new(1));
@@ -233,8 +233,8 @@ fn a_leader_that_leaves_wakes_the_background_thread_for_a_deadline() {
     });
 }
 
-/// A leader stops being the leader beside a thread that posts and does not poll, while the background thread sleeps
-/// without a timeout. Either the leader or the posting thread sends the work request.
+/// A leader stops being the leader while another thread posts and does not poll; the background thread sleeps without a
+/// timeout. Either the leader or the posting thread sends the work request.
 #[test]
 fn a_post_is_not_lost_beside_a_leader_that_leaves() {
     loom::model(|| {

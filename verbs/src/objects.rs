@@ -500,7 +500,7 @@ mod tests {
         assert!(other.objects().create_cq(4, Some(&channel), 0).is_ok());
     }
 
-    /// Causes events of objects of all kinds: a queue pair goes into error, its flushed receives are more than the
+    /// Causes events of objects of all kinds: a queue pair enters ERR, its flushed receives are more than the
     /// completion queue has room for, and the shared receive queue of a second queue pair is below its limit.
     #[test]
     fn events_contain_the_cookie_of_their_object_until_it_is_destroyed() {

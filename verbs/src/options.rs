@@ -14,8 +14,8 @@ use roce::port::fault::FaultConfig;
 /// Which threads poll a device.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum ProgressPolicy {
-    /// Application threads that poll drive the engine. While no application thread polls, the background thread drives
-    /// the engine, and sleeps until a frame arrives or a timer of the engine expires.
+    /// An application thread that polls drives the engine. While no application thread polls, the background thread
+    /// drives the engine, and sleeps until a frame arrives or a timer of the engine expires.
     #[default]
     Adaptive,
     /// The background thread, which polls without pause and occupies a processor, and application threads that poll.

@@ -183,8 +183,8 @@ impl BackgroundThread {
         if !has_joining && !slots.is_empty() && !slots.iter().any(Slot::has_ended) {
             return true;
         }
-        // Each server is dropped before its entry in `serving` is removed, because `Membership::leave` waits for the
-        // removal of the entry.
+        // Each background server is dropped before its entry in `serving` is removed, because `Membership::leave` waits
+        // for the removal of the entry.
         let ended: Vec<ServerId> = slots.iter().filter(|slot| slot.has_ended()).map(|slot| slot.id).collect();
         slots.retain(|slot| !ended.contains(&slot.id));
         let mut members = self.lock();
@@ -236,7 +236,7 @@ fn sleep(slots: &[Slot], bell: &OwnedFd, longest: Duration) -> Vec<Option<Woken>
             fds.push(PollFd::from_borrowed_fd(fd, PollFlags::IN));
         }
     }
-    // After an error (EINTR), a server whose time `Rest::until` has not passed continues to rest.
+    // After an error (EINTR), a background server whose time `Rest::until` has not passed continues to rest.
     if poll(&mut fds, Some(&timespec(longest))).is_err() {
         return woken;
     }

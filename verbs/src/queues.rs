@@ -371,7 +371,7 @@ mod tests {
         // check of `is_polled` whether the engine is locked, an attempt succeeds only if the background thread is busy
         // with another device.
         let survives_long_poll = |_: &u32| {
-            // After a takeover that lasts several naps, the background thread is in the state `Watching`.
+            // Polls until one takeover (`is_watching`) has lasted `5 * NAP_MAX`.
             let mut start = std::time::Instant::now();
             while start.elapsed() < 5 * NAP_MAX {
                 assert_eq!(queue.poll_one().unwrap(), None);

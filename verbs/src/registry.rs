@@ -222,8 +222,8 @@ mod tests {
         assert!(far.progress().is_ok(), "the device is still open");
     }
 
-    /// The last poll before `send_at_exit` received the last message, so the ACK of this message is still delayed when
-    /// `send_at_exit` is called.
+    /// `send_at_exit` is called directly after the poll that received the last message, while the ACK of this message
+    /// is still delayed.
     #[test]
     fn the_delayed_ack_of_the_last_message_is_sent_at_the_exit() {
         let options = DeviceOptions { progress: ProgressPolicy::Application, ..DeviceOptions::default() };

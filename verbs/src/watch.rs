@@ -16,13 +16,13 @@ use roce::time::Instant;
 /// Interval at which the counters are compared with their values in the last log lines, in nanoseconds. A shorter
 /// interval would load the NIC, because reading a driver's statistics may query the NIC.
 const LOOK_INTERVAL_NANOS: u64 = 200_000_000;
-/// Shortest interval between the first and the second log line about a counter, in nanoseconds. The interval is doubled
-/// with each further log line.
+/// Shortest time from the first to the second log line about a counter, in nanoseconds. Each further log line doubles
+/// this time, or resets it to this value if the counter had stopped growing.
 const INTERVAL_MIN_NANOS: u64 = 1_000_000_000;
-/// Upper bound of `Said::interval_nanos`, which is doubled with each further log line, in nanoseconds.
+/// Upper bound of the shortest time between two log lines about a counter (`Said::interval_nanos`), in nanoseconds.
 const INTERVAL_MAX_NANOS: u64 = 64_000_000_000;
 /// Largest number of queue pairs whose counters are summed at every comparison with the last log lines. If the device
-/// has more queue pairs, the counters are summed only after a queue pair went into error, because the engine is locked
+/// has more queue pairs, the counters are summed only after a queue pair entered ERR, because the engine is locked
 /// during the sum.
 const SUMMED_QPS_MAX: usize = 256;
 

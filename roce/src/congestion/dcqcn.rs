@@ -226,7 +226,7 @@ impl Dcqcn {
 }
 
 impl Limiter {
-    /// Creates the limiter when a CNP is received while no limiter exists (the rate is the maximum rate).
+    /// Creates the rate limiter when a CNP is received while no rate limiter exists (the rate is the maximum rate).
     fn new(parameters: &DcqcnParameters, max_rate: u64, now: Instant) -> Self {
         let first = bits_per_sec(parameters.rate_to_set_on_first_cnp);
         let rate = if first == 0 { max_rate } else { first.min(max_rate) };
@@ -453,7 +453,7 @@ mod tests {
         rate: f64,
         target: f64,
         alpha: f64,
-        /// Bounds of the rounding errors of the limiter: absolute in alpha, relative in the rate.
+        /// Bounds of the rounding errors of the rate limiter: absolute in alpha, relative in the rate.
         alpha_error: f64,
         rate_error: f64,
         alpha_at: u64,
@@ -576,7 +576,7 @@ mod tests {
     }
 
     proptest! {
-        /// Compares the rate with that of the model, until `dcqcn` removes its limiter.
+        /// Compares the rate with that of the model, until `dcqcn` removes its rate limiter.
         #[test]
         fn the_rate_is_that_of_the_model(
             p in parameters(),
@@ -600,7 +600,7 @@ mod tests {
                     model.on_sent(bytes);
                 }
                 let Some(rate) = dcqcn.rate_bits_per_sec() else {
-                    // Without a limiter the rate is the maximum, so the model must have the maximum rate, too.
+                    // `dcqcn` has no rate limiter, so its rate is the maximum; the model must have the maximum, too.
                     prop_assert!(model.rate >= LINK as f64 * 0.999_999);
                     return Ok(());
                 };

@@ -15,7 +15,7 @@
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct LossWindow {
     window_pkts: u32,
-    /// Number of packets acknowledged since the window last changed.
+    /// Number of packets acknowledged since the loss window last changed.
     acked_pkts: u32,
 }
 

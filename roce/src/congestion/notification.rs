@@ -45,7 +45,7 @@ const DESTINATIONS: usize = 1024;
 
 const NANOS_PER_MICRO: u64 = 1000;
 
-/// ECT(0) in the ECN field: the sender's transport reacts to CE marks (RFC 3168).
+/// ECT(0) in the ECN field: the queue pair that sends the packet reacts to CE marks (RFC 3168).
 pub(crate) const ECT_0: u8 = 2;
 
 impl NotificationConfig {

@@ -1,4 +1,4 @@
-//! Congestion control by delay after Swift (Kumar et al., SIGCOMM'20, section 3): a window that grows while the round
+//! Congestion control by delay, after Swift (Kumar et al., SIGCOMM'20, section 3): a window that grows while the round
 //! trip is below a target, and shrinks in proportion to the excess over the target, at most once per round trip.
 //! Swift's endpoint window is not implemented, because a polling engine cannot measure the delay of its own host; the
 //! implemented window is Swift's fabric window.
@@ -53,7 +53,7 @@ parameters! {
 /// One packet as a fixed-point number with 16 fraction bits.
 const ONE: u64 = 1 << 16;
 /// Number of packets over which the share of packets lost is averaged. With 256 packets, random losses of 2 % do not
-/// exceed the default tolerance of 5 %; 14 consecutive losses do.
+/// exceed the default of `loss_tolerance_milli` (5 %); 14 consecutive losses do.
 const LOSS_PKTS: u64 = 256;
 /// The number 1 in thousandths.
 const MILLI: u64 = 1000;

@@ -112,7 +112,7 @@ pub(super) struct CreatedAh {
     pub flow_label: u32,
 }
 
-/// The address handles of a device, found by their key, each with its number of users.
+/// The address handles of a device, found by their [`AddressKey`], each with its number of users.
 #[derive(Debug)]
 pub(super) struct AddressHandles {
     max_len: usize,

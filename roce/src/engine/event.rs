@@ -8,22 +8,22 @@ use crate::queue::{CqId, SrqId};
 pub enum Event {
     /// A completion queue has a new completion of the kind for which the application requested notification.
     Completion(CqId),
-    /// A completion queue overflowed; all queue pairs that use this completion queue went into error.
+    /// A completion queue overflowed; all queue pairs that use this completion queue entered ERR.
     CqError(CqId),
-    /// A queue pair went into error, because its send or receive completion queue overflowed, because the memory to
-    /// which the scatter/gather list of a receive refers was not writable, or because a READ or WRITE of the peer
+    /// A queue pair entered ERR, because its send or receive completion queue overflowed, because the memory to which
+    /// the scatter/gather list of a receive refers was not writable, or because a READ or WRITE of the peer
     /// caused a memory fault. Except after the overflow, a reliable connection sends a NAK with the code remote
     /// operational error.
     QpFatal(Qpn),
-    /// A queue pair sent a NAK with the code invalid request and went into error.
+    /// A queue pair sent a NAK with the code invalid request and entered ERR.
     QpRequestError(Qpn),
-    /// A queue pair sent a NAK with the code remote access error and went into error.
+    /// A queue pair sent a NAK with the code remote access error and entered ERR.
     QpAccessError(Qpn),
     /// A queue pair in RTR received its first request.
     CommunicationEstablished(Qpn),
     /// All work requests that a queue pair started before the transition to SQD have completed.
     SendQueueDrained(Qpn),
-    /// A queue pair with a shared receive queue went into error. The queue pair takes no further receive, and the
+    /// A queue pair with a shared receive queue entered ERR. The queue pair takes no further receive, and the
     /// receive already taken is flushed (IBA 11.6.3).
     LastWqeReached(Qpn),
     /// A shared receive queue has fewer receives than its limit. The limit is set to 0, so that this event is reported

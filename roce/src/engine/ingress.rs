@@ -197,8 +197,9 @@ impl<P: Port> Engine<P> {
     }
 
     /// Calls `take` with the responder of the queue pair with index `slot`. Then schedules the queue pair if an ACK, a
-    /// NAK or a READ response is to be sent, and puts the queue pair into error after `ResponderAction::Fatal`. Returns
-    /// whether the packet with the expected PSN is buffered or placed; `None` if the queue pair has no responder.
+    /// NAK or a READ response is to be sent, and puts the queue pair into state ERR after `ResponderAction::Fatal`.
+    /// Returns whether the packet with the expected PSN is buffered or placed; `None` if the queue pair has no
+    /// responder.
     #[inline(always)]
     pub(super) fn with_responder(
         &mut self,
@@ -226,8 +227,8 @@ impl<P: Port> Engine<P> {
         Some(has_next)
     }
 
-    /// Puts the queue pair with index `slot`, whose responder refused a request, into error, and schedules the NAK with
-    /// `code`.
+    /// Puts the queue pair with index `slot`, whose responder refused a request, into state ERR, and schedules the NAK
+    /// with `code`.
     #[cold]
     #[inline(never)]
     fn enter_refused(&mut self, slot: usize, code: NakCode) {

@@ -176,7 +176,7 @@ enum Outgoing {
 /// # When to poll
 /// * If [`Progress::more`] is set: at once.
 /// * Otherwise: when the port has received a frame, when a send was posted (`push` is enough), when a receive was
-///   posted to a queue pair in error, and at the latest at [`Engine::next_deadline`] (`None`: no limit). Any call may
+///   posted to a queue pair in ERR, and at the latest at [`Engine::next_deadline`] (`None`: no limit). Any call may
 ///   change this deadline. A late poll delays timers, and causes no error.
 ///
 /// # Frames

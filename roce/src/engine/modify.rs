@@ -43,7 +43,7 @@ impl<P: Port> Engine<P> {
 
     /// Changes the state and attributes of a queue pair as the state table permits (IBA 11.2.5.2). If this function
     /// returns an error, the queue pair is unchanged. Before a transition to RESET or ERR, the responses due are sent,
-    /// as far as the port takes them at once.
+    /// as far as the port and congestion control permit.
     ///
     /// If `attr` has an address vector, the next hop to its GID must be resolved before this call: [`Engine::resolve`]
     /// must have returned `Known`.

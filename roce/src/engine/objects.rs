@@ -108,9 +108,9 @@ impl<P: Port> Engine<P> {
         check_range("max_inline_data", init.max_inline_bytes, 0, MAX_INLINE_BYTES)
     }
 
-    /// Destroys a queue pair. The responses due are sent first, as far as the port takes them at once. Outstanding work
-    /// requests are discarded without completions, including a receive taken from a shared receive queue. In ERR that
-    /// receive is flushed already ([`super::Event::LastWqeReached`]).
+    /// Destroys a queue pair. The responses due are sent first, as far as the port and congestion control permit.
+    /// Outstanding work requests are discarded without completions, including a receive taken from a shared receive
+    /// queue. In ERR that receive is flushed already ([`super::Event::LastWqeReached`]).
     pub fn destroy_qp(&mut self, qpn: Qpn) -> Result<(), DestroyError> {
         let unknown = DestroyError::Unknown("queue pair");
         let slot = self.qps.slot_of(qpn.value()).ok_or(unknown)?;

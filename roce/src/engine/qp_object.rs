@@ -145,7 +145,7 @@ pub(super) struct Qp {
     pub drained: bool,
     /// Whether a CNP to the peer is due; if so, the queue pair's index is in `Notifier::due`.
     pub cnp_due: bool,
-    /// Whether `Engine::errors` contains the queue pair.
+    /// Whether `Engine::errors` (the queue pairs to flush) contains this queue pair.
     pub flushing: bool,
     /// Copy of `attributes.conn.min_rnr_timer`. Each received request needs this attribute.
     pub min_rnr_timer: u8,

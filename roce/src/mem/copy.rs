@@ -251,8 +251,8 @@ mod tests {
     #[test]
     fn a_copy_changes_its_bytes_and_no_others() {
         check_copies();
-        // Repeats the checks without AVX-512, and then without AVX-512 and AVX. Meanwhile the copies of tests on other
-        // threads do not use these instructions either.
+        // Repeats the checks without AVX-512, and then without AVX-512 and AVX. Meanwhile tests on other threads also
+        // copy without these instructions.
         fault::without_vectors(check_copies);
     }
 

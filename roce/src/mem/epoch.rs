@@ -23,7 +23,8 @@ pub(super) struct Epoch {
     /// Number of times that the engine entered or left its epoch: odd while the engine is inside. Only the engine
     /// stores this count.
     count: AtomicU64,
-    /// Orders `enter` and `wait`; its value has no meaning.
+    /// Incremented by [`Epoch::enter`] and [`Epochs::wait`], so that the thread of the later increment sees the stores
+    /// that preceded the earlier increment. The value has no meaning.
     order: AtomicU64,
 }
 

@@ -59,8 +59,8 @@ pub(super) unsafe fn store(from: *const u8, to: *mut u8, last: usize) -> Result<
     if faulted == 0 { Ok(()) } else { Err(MemoryFault) }
 }
 
-/// If [`CAN_RECOVER`] is true, calls `check` twice: first while copies, also of other threads, use no vectors of 64
-/// bytes, then while these copies use vectors of at most 16 bytes. Otherwise calls `check` once.
+/// If [`CAN_RECOVER`] is true, calls `check` twice: first while the copy routines, in all threads, use no vectors of 64
+/// bytes, then while the copy routines use vectors of at most 16 bytes. Otherwise calls `check` once.
 #[cfg(test)]
 pub(super) fn without_vectors(check: fn()) {
     routines::without_vectors(check);
@@ -109,8 +109,9 @@ mod routines {
     use std::sync::Once;
     use std::sync::atomic::{AtomicBool, Ordering};
 
-    /// Smallest `rdx`, in bytes, for which the routines use 64-byte registers. The loop starts at most 63 bytes after
-    /// the first byte, at an aligned address, and its first round stores 256 bytes: together fewer than 320 bytes.
+    /// Smallest `rdx` (number of bytes, less 1 in `roce_store`) for which the routines use 64-byte registers. The loop
+    /// starts at an aligned address, at most 63 bytes after the first byte of the destination, and its first round
+    /// stores 256 bytes: together fewer than 320 bytes.
     const AVX512_BYTES_MIN: usize = 320;
 
     static HAS_AVX: AtomicBool = AtomicBool::new(false);

@@ -8,7 +8,7 @@
 //! open-addressing hash table of a fixed size. If half of the places are used, the next registration replaces the table
 //! by a new one. Replaced tables and deregistered regions are freed when no engine uses them (`epoch`).
 //!
-//! The place of a deregistered region keeps its key, with null in place of the region, so that the key is in
+//! The place of a deregistered region keeps its key, with null instead of the region, so that the key is in
 //! quarantine: it is not allocated again before [`QUARANTINE_NUMBERS`] further regions were deregistered. Otherwise a
 //! delayed request with the R_Key of a deregistered region could access a later region.
 #![allow(unsafe_code)]
@@ -233,8 +233,8 @@ impl MemoryView {
         }
     }
 
-    /// Ends the epoch: until the next `enter`, `open_local` and `open_remote` find no region. Before the first `enter`,
-    /// and after `leave`, a further `leave` has no effect. The mutable borrow proves that no span is in use.
+    /// Ends the epoch: until the next `enter`, `open_local` and `open_remote` find no region. Outside the epoch,
+    /// `leave` has no effect. The mutable borrow proves that no [`Span`] of a region is in use.
     #[inline]
     pub(crate) fn leave(&mut self) {
         if self.places.is_some() {

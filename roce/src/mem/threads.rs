@@ -65,8 +65,8 @@ fn two_threads_copy_and_deregister() {
         assert_eq!(seen, round.to_be_bytes());
     }
     end_on_drop.0.store(true, Ordering::Relaxed);
-    // The engine's `MemoryView` is dropped on this thread, because the sanitizer does not see the fence by which the
-    // drop of an `Arc` is ordered.
+    // The engine's `MemoryView` is dropped on this thread, because ThreadSanitizer does not see the memory fence that
+    // orders the drop of an `Arc`.
     drop(engine.join().unwrap());
     assert!(copies.load(Ordering::Relaxed) >= ROUNDS / 8);
 }

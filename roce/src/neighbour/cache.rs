@@ -293,8 +293,8 @@ impl Cache {
         true
     }
 
-    /// Sets the Ethernet address of `ip`; no later lookup or claim starts a verification of this address. Returns false
-    /// if the cache is full and no entry may be evicted.
+    /// Sets the Ethernet address of `ip`; no later lookup or claim starts a verification of `ip`. Returns false if
+    /// the cache is full and no entry may be evicted.
     pub(super) fn set(&mut self, ip: IpAddr, mac: Mac, origin: Origin) -> bool {
         let state = State::Known { mac, fresh_until: FOREVER, settled_until: FOREVER };
         if self.mac_of(ip) != Some(mac) {

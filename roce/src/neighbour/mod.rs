@@ -251,8 +251,8 @@ impl Neighbour {
         self.cache.len()
     }
 
-    /// Returns and removes the stored address conflict, if any. At most one conflict per second is stored; further
-    /// conflicts are only counted.
+    /// Returns and removes the stored address conflict, if any. At most one address conflict per second is stored;
+    /// further address conflicts are only counted.
     pub fn take_conflict(&mut self) -> Option<Conflict> {
         self.conflict.take()
     }

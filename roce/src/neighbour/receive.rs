@@ -214,7 +214,7 @@ impl Neighbour {
             (frames::group_mac_v6(frames::ALL_NODES), frames::ALL_NODES)
         } else {
             if link_address.is_some() {
-                // The result of the claim is ignored, because the solicitation is answered even if the claim has no
+                // The result of `on_claim` is ignored, because the solicitation is answered even if `on_claim` has no
                 // effect.
                 let _ = self.on_claim(peer.into(), mac, false, arrival);
             }

@@ -399,7 +399,7 @@ fn a_claim_to_our_own_address_is_counted_and_changes_nothing() {
         START,
     );
     assert_eq!(a.counters().address_conflicts, 3);
-    // `take_conflict` returns at most one conflict per second, for any number of claims.
+    // `take_conflict` returns at most one address conflict per second, for any number of claims.
     assert_eq!(a.take_conflict(), Some(Conflict { ip: ip("10.0.0.1"), mac: STRANGER }));
     assert_eq!(a.take_conflict(), None);
     assert_eq!(a.resolve(ip("10.0.0.1"), START), Resolution::Known(A_MAC));

@@ -236,8 +236,8 @@ impl<P: Port> Fault<P> {
         }
     }
 
-    /// Sets the loss probability of the directions that [`FaultConfig::direction`] names. If all probabilities of this
-    /// [`FaultConfig`] are 0, the call has no effect.
+    /// Sets the loss probability of the directions that the [`FaultConfig`] given to [`Fault::new`] names. If all
+    /// probabilities of this `FaultConfig` are 0, the call has no effect.
     pub fn set_drop_probability(&mut self, probability: Probability) {
         self.rx.drop = probability.into();
         self.tx.drop = probability.into();

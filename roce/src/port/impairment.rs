@@ -26,7 +26,7 @@ pub enum Impairment {
     /// The frame is sent after `behind_pkts` later frames, or after a time limit. A port counts only packets of the
     /// same PSN space, and its time limit is 1 ms. A simulated link counts all its frames, and its time limit is 50 us.
     Reorder {
-        /// Number of later frames.
+        /// Number of later frames that are sent before this frame.
         behind_pkts: u32,
     },
     /// One bit of the frame is flipped.

@@ -68,7 +68,7 @@ impl Loopback {
 pub struct LoopbackPort {
     caps: PortCaps,
     /// The buffers of this port: from index `next` on, modulo the length, first those not reserved by `tx_reserve`
-    /// (free, on the wire, or received and not dropped yet), then the `reserved` buffers.
+    /// (free, on the wire, or of a received [`LoopbackFrame`] that is not dropped yet), then the `reserved` buffers.
     buffers: Box<[Arc<Buffer>]>,
     next: usize,
     reserved: usize,

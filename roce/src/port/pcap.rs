@@ -122,10 +122,10 @@ impl<P: Port, W: io::Write> Pcap<P, W> {
         &mut self.port
     }
 
-    /// Ends the recording, flushes the writer, and returns the inner port and the writer.
+    /// Ends the recording, calls `flush` of the writer, and returns the inner port and the writer.
     ///
     /// # Errors
-    /// The error that ended the recording, or the error of the flush.
+    /// The error that ended the recording, or the error of `flush`.
     pub fn finish(self) -> Result<(P, W), CaptureError> {
         if let Some(error) = self.recorder.error {
             return Err(error);

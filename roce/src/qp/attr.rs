@@ -289,8 +289,8 @@ impl ConnAttr {
         }
     }
 
-    /// Returns the attributes for the transition from INIT to RTR. The peer has address vector `path` and QPN
-    /// `dest_qpn`; its first request has PSN `rq_psn`.
+    /// Returns the attributes for the transition from INIT to RTR. `path`: the address vector of this queue pair;
+    /// `dest_qpn`: the QPN of the peer; `rq_psn`: the PSN of the peer's first request.
     pub fn to_rtr(&self, path: AddressVector, dest_qpn: Qpn, rq_psn: Psn) -> QpAttr {
         QpAttr {
             state: Some(QpState::Rtr),

@@ -34,8 +34,8 @@ impl RxContext<'_> {
         self.receives.current(self.srqs)
     }
 
-    /// Completes the receive that [`RxContext::receive`] returns with a local protection error, because the memory of
-    /// this receive cannot be written.
+    /// Fails the receive that [`RxContext::receive`] returns (local protection error), because the memory of this
+    /// receive cannot be written.
     pub(crate) fn fail_receive(&mut self) {
         self.counters.local_protection_err += 1;
         self.complete_receive(WcStatus::LocProtErr, WcOpcode::Recv, 0, None, false);

@@ -61,7 +61,8 @@ pub(crate) fn send_segment<P: Port>(
 }
 
 /// Copies bytes of the registered memory that `list` names, from byte `offset` on, to `out`, until `out` is full. The
-/// caller has checked these bytes. Not inlined, so that the code for a scatter/gather list of one entry stays short.
+/// caller has checked the right of access to these bytes. Not inlined, so that the code for a scatter/gather list of
+/// one entry stays short.
 #[inline(never)]
 fn gather(lists: &mut Lists<'_>, list: &SgList, offset: u32, out: &mut [u8]) -> Result<(), MemoryFault> {
     lists.gather(list, offset, out).map_err(|_| MemoryFault)

@@ -57,8 +57,8 @@ pub(crate) struct Outstanding {
     /// `position`). The array is short at first, so that an idle queue pair takes little memory, and doubles when all
     /// entries are in use.
     assignments: CircularArray<Assignment>,
-    /// Position of the oldest work request; incremented when a work request completes. Positions number all work
-    /// requests posted to the send queue, in order, modulo 2^32.
+    /// Position of the oldest work request; incremented when a work request completes. The positions of the work
+    /// requests of the send queue are consecutive in the order of posting, modulo 2^32.
     position: u32,
     assigned: u32,
     assigned_reads: u32,

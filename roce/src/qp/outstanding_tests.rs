@@ -36,10 +36,10 @@ enum Step {
         is_read: bool,
     },
     Assign,
-    /// Acknowledges `.0` / 256 of the unacknowledged PSNs.
+    /// Acknowledges the fraction `.0` / 256 of the unacknowledged PSNs.
     Ack(u32),
-    /// Looks up the PSN at `.0` / 256 of the assigned PSNs. Also looks up the first PSN of each work request with
-    /// assigned PSNs, and the PSN after the last PSN of this work request.
+    /// Looks up the PSN at the fraction `.0` / 256 of the assigned PSNs. Also looks up the first PSN of each work
+    /// request with assigned PSNs, and the PSN after the last PSN of this work request.
     Find(u32),
 }
 
@@ -81,7 +81,7 @@ impl Model {
         spans.map_while(|(index, wr)| Some((index, *wr, wr.first?)))
     }
 
-    /// Finds the PSN `at` PSNs after the first PSN. Returns the index of its work request, and the index of
+    /// Finds the PSN at a distance of `at` from the first PSN. Returns the index of its work request, and the index of
     /// the PSN in this work request.
     fn find(&self, at: u32) -> Option<(u32, u32)> {
         let (index, _, first) =

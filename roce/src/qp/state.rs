@@ -249,7 +249,7 @@ pub enum ModifyError {
     /// The present state is not `QpAttr::current_state`.
     #[error("the queue pair is in {actual}, not in {believed}")]
     NotInState {
-        /// `QpAttr::current_state`.
+        /// State that the caller gave as `QpAttr::current_state`.
         believed: QpState,
         /// Present state.
         actual: QpState,

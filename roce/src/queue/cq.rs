@@ -101,8 +101,8 @@ impl SharedCq {
     }
 }
 
-/// The part of a completion queue that the application uses: polls completions. Completions of one queue pair are in
-/// order.
+/// The part of a completion queue that the application uses: polls completions. Completions of one queue pair are
+/// returned in the order in which the engine wrote them.
 pub struct CqPoller {
     shared: Arc<SharedCq>,
     /// One ring for each engine that writes to the queue.

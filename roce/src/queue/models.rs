@@ -170,7 +170,7 @@ fn success(wr_id: u64) -> Cqe {
     Cqe::new(wr_id, status, opcode, 0, Qpn::new(1))
 }
 
-/// Polls, requests a notification and polls once more, as an application does before it blocks.
+/// Polls a completion queue, requests a notification and polls once more, as an application does before it blocks.
 #[test]
 fn a_completion_is_polled_or_notified() {
     loom::model(|| {

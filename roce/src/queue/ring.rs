@@ -195,8 +195,8 @@ impl<T: Copy + Send, S> Producer<T, S> {
         true
     }
 
-    /// Returns the position of the next element staged, modulo 2^32. `position % n` may be used as an index only if `n`
-    /// is a power of two, because otherwise the remainder jumps when the position wraps at 2^32.
+    /// Returns the position of the element to be staged next, modulo 2^32. `position % n` may be used as an index only
+    /// if `n` is a power of two, because otherwise the remainder jumps when the position wraps at 2^32.
     pub(crate) fn position(&self) -> u32 {
         self.tail
     }

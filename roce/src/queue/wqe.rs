@@ -129,8 +129,8 @@ pub struct SendFlags {
     pub solicited: bool,
     /// Whether the work request starts only after all earlier READs have completed (fence, IBA 10.8.3); a local
     /// invalidate with this flag starts only after all earlier work requests have completed (IBA 10.6.5). Without the
-    /// flag, a local invalidate may execute before an earlier work request that uses the same region has completed. If
-    /// a packet of this earlier work request must then be retransmitted, the earlier work request fails.
+    /// flag, a local invalidate may execute although an earlier work request that uses the same region has not
+    /// completed. If a packet of this earlier work request must then be retransmitted, the earlier work request fails.
     pub fence: bool,
 }
 

@@ -67,8 +67,8 @@ const CHANGES: &[(&[i32], Change, &[i32])] = &[
     (&[1],            Insert(1),        &[1]),
     (&[1, 2],         Remove(1, 0),     &[2]),
     (&[1, 2],         Remove(3, 0),     &[1, 2]),
-    (&[1, 2],         Remove(65, 0),    &[1, 2]), // one window above 1
-    (&[1, 2],         Remove(-63, 0),   &[1, 2]), // one window below 1
+    (&[1, 2],         Remove(65, 0),    &[1, 2]), // `WINDOW_PKTS` above 1
+    (&[1, 2],         Remove(-63, 0),   &[1, 2]), // `WINDOW_PKTS` below 1
     (&[1, 2],         Remove(1, 1),     &[1, 2]), // 1 is the expected PSN
     (&[1, 2, 3],      Advance(0, 1),    &[1, 2, 3]),
     (&[1, 2, 3],      Advance(0, 0),    &[1, 2, 3]),

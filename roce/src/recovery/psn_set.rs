@@ -47,8 +47,8 @@ impl PsnSet {
         (psn.value() / WORD_BITS, 1 << (psn.value() % WORD_BITS))
     }
 
-    /// Returns whether `psn` is in the set. `psn` must be one of the `capacity` PSNs from the base on, because each
-    /// other PSN shares its bit with one of these PSNs.
+    /// Returns whether `psn` is in the set. `psn` must be one of the `capacity` PSNs from the base on, because any
+    /// PSN outside this range shares its bit with one of these PSNs.
     #[inline]
     pub(crate) fn contains(&self, psn: Psn) -> bool {
         let (word, bit) = Self::place(psn);
@@ -267,7 +267,8 @@ mod tests {
             prop_assert_eq!(index(set.first_missing(base.plus(from), count)), missing);
             let bits = (0..64).filter(|i| from + i < 128 && model.contains(&(from + i)));
             let wanted = bits.fold(0u64, |bits, i| bits | 1 << i);
-            // Bits of PSNs from `base + 128` on are ignored, because these bits belong to PSNs from `base` on.
+            // Of the bitmap returned, bits for PSNs from `base + 128` on are ignored: each such PSN shares its bit of
+            // the set with a PSN from `base` on.
             let known = u64::MAX >> 64u32.saturating_sub(128 - from).min(63);
             prop_assert_eq!(set.bits(base.plus(from)) & known, wanted);
         }

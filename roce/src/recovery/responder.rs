@@ -1,4 +1,5 @@
-//! Recovery at the responder: selects the requests to buffer, and the responses to duplicate or out-of-order requests.
+//! Recovery at the responder: selects the requests that are buffered, and the response that each duplicate or
+//! out-of-order request elicits.
 
 use super::RecoveryScheme;
 use crate::psn::Psn;

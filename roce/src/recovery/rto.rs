@@ -1,4 +1,4 @@
-//! Retransmission timers: the local ACK timeout (IBA 9.7.6.1.3), and PTO and RTO, computed from measured round trips.
+//! Times of the loss timer: the local ACK timeout (IBA 9.7.6.1.3), and PTO and RTO, computed from measured round trips.
 
 use crate::psn::Psn;
 use crate::time::{Instant, OptionalInstant};
@@ -9,7 +9,8 @@ const TIMEOUT_UNIT_NANOS: u64 = 4096;
 /// A timeout that never expires: any instant plus this timeout is [`OptionalInstant::NONE`], because the sum saturates.
 const NEVER_NANOS: u64 = u64::MAX;
 
-/// Retransmission timer of a requester: armed while packets are unacknowledged, and rearmed at progress.
+/// Deadline and local ACK timeout of the loss timer of a requester. The loss timer is armed while packets are
+/// unacknowledged, and rearmed at progress.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct RetransmitTimer {
     /// The local ACK timeout in nanoseconds; [`NEVER_NANOS`] if disabled.

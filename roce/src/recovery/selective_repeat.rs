@@ -28,16 +28,19 @@ pub(crate) const WINDOW_PKTS_MAX: u32 = 4096;
 /// Reordering threshold after the first spurious retransmission, in packets.
 const REORDERING_THRESHOLD_PKTS_FIRST: u32 = 16;
 
-/// If more packets than this number are in flight when una is retransmitted as a probe, the probe is doubtful.
+/// A probe of una is [`DueProbe::Doubtful`] only if more packets than this number are in flight.
 const DOUBTFUL_PROBE_PKTS: u32 = 16;
 
 /// Probe that is marked for retransmission and not sent yet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum DueProbe {
-    /// No probe, or a probe whose acknowledgement shows the loss of all packets in flight sent before the probe.
+    /// No probe, or a probe other than `TailLoss` and `Doubtful`. An acknowledgement of such a probe shows the loss of
+    /// all packets in flight sent before the probe.
     None,
+    /// A tail loss probe: the first probe since a packet was newly acknowledged.
     TailLoss,
-    /// A probe whose acknowledgement does not show a loss, because an earlier transmission of una may have elicited it.
+    /// A probe of una whose acknowledgement shows no loss of packets sent after the previous transmission of una,
+    /// because that transmission may have elicited the acknowledgement.
     Doubtful,
 }
 
@@ -80,7 +83,7 @@ impl SelectiveRepeat {
     }
 
     /// Records that `span` PSNs from [`SentLog::next_psn`] on were sent.
-    // Not inlined, because otherwise the caller, even under go-back-N, would push the registers that this code uses.
+    // Not inlined, because otherwise the caller, even under go-back-N, would save the registers that this code uses.
     #[inline(never)]
     pub(crate) fn on_sent(&mut self, span: u32, now: Instant) {
         let psn = self.log.next_psn();
@@ -266,8 +269,8 @@ impl SelectiveRepeat {
 
     /// Processes a duplicate of `psn`: a request or a READ response that was received twice. Returns whether a
     /// retransmission of `psn` was spurious: `psn` was retransmitted, and not as a probe. If so, doubles the reordering
-    /// threshold (range: 16 packets to half the window), unless a PSN sent before the threshold was last raised is
-    /// unacknowledged.
+    /// threshold (range: 16 packets to half the window), unless a PSN sent before the last increase of this threshold
+    /// is unacknowledged.
     fn on_duplicate(&mut self, psn: Psn) -> bool {
         let was_probe = self.probes.iter().any(|(first, count)| psn.index_in(*first, *count).is_some());
         if was_probe || !self.log.is_retransmitted(psn) {

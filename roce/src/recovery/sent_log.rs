@@ -266,8 +266,9 @@ impl SentLog {
         }
     }
 
-    /// Records that the probe `psn`, a request, was retransmitted at `sent_at`. The probe keeps the number of the
-    /// transmission before: an acknowledgement of `psn` shows the loss only of packets sent before that transmission.
+    /// Records that the probe `psn`, a request, was retransmitted at `sent_at`. The probe keeps the transmission number
+    /// of the previous transmission of `psn`: an acknowledgement of `psn` shows the loss only of packets sent before
+    /// this previous transmission.
     pub(crate) fn on_doubtful_probe_sent(&mut self, psn: Psn, sent_at: Instant) {
         let transmission = self.transmissions.at_mut(psn.value());
         transmission.sent_nanos = low_nanos(sent_at);
@@ -530,7 +531,7 @@ impl SentLog {
             self.on_newly_acked(PsnSpace::Request, psn, time);
         }
         if once != 0 {
-            // Numbers of first transmissions rise with PSNs, so the highest PSN has the highest number.
+            // Numbers of first transmissions rise with PSNs, so the highest PSN of `once` has the highest number.
             let low = first.plus(once.trailing_zeros());
             let run_pkts = (once >> once.trailing_zeros()).trailing_ones();
             let number = |psn: Psn| self.transmissions.at(psn.value()).number;

@@ -24,7 +24,8 @@ enum Step {
     Wait(u64),
     /// A probe timeout marks this PSN lost.
     Probe(u32),
-    /// A probe timeout marks una lost, if una is a request in flight; una is then sent as a doubtful probe.
+    /// A probe timeout marks una lost, if una is a request in flight; una is then retransmitted as a doubtful
+    /// probe (`DueProbe::Doubtful`).
     DoubtfulProbe,
 }
 use Step::*;

@@ -63,7 +63,7 @@ impl KernelNeighbours {
         interface.clone_into(&mut self.interface);
     }
 
-    /// Returns a file descriptor that is readable while [`KernelNeighbours::due`] has a notification to process.
+    /// Returns a file descriptor that is readable while [`KernelNeighbours::due`] has netlink notifications to read.
     pub(crate) fn changes_fd(&self) -> BorrowedFd<'_> {
         self.changes.as_fd()
     }

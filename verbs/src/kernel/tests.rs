@@ -350,8 +350,8 @@ fn only_roce_packets_to_the_interface_reach_the_port() {
     });
 }
 
-/// The packet socket of the driver receives the frames of all interfaces until the socket is bound to v0. Therefore
-/// this test sends frames over `lo` while the port is opened.
+/// The packet socket of DPDK's af_packet driver receives the frames of all interfaces until the socket is bound to v0.
+/// Therefore this test sends frames over `lo` while the port is opened.
 #[test]
 fn no_frame_passes_the_filter_while_the_port_is_opened() {
     in_namespace("no_frame_passes_the_filter_while_the_port_is_opened", || {

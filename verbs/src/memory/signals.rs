@@ -99,7 +99,7 @@ fn install_signal(signal: &Signal, level: &mut usize) -> io::Result<()> {
         );
         return Ok(());
     };
-    // `on_fault` may run before the call of `action` that replaces the handler returns, so the earlier action is stored
+    // `on_fault` may run before the next call of `action` has returned, so the earlier action (`current`) is stored
     // first.
     earlier.store(Box::into_raw(Box::new(current)), Ordering::Release);
     // The mask and the restart of system calls are those of the earlier action, which `on_fault` may call.
@@ -119,8 +119,8 @@ fn install_signal(signal: &Signal, level: &mut usize) -> io::Result<()> {
     Ok(())
 }
 
-/// Replaces each action with the handler `handler` in `Signal::earlier` below index `level` by the action before it in
-/// `Signal::earlier` or, at index 0, by the default action, so that a fault reaches `handler` only once.
+/// In `Signal::earlier`, below index `level`: each action whose handler is `handler` becomes equal to the action at the
+/// next lower index or, at index 0, to the default action. A fault then reaches `handler` only once.
 fn skip_recorded(signal: &Signal, level: usize, handler: usize) {
     let mut below = null_mut();
     for slot in signal.earlier.iter().take(level) {
@@ -147,7 +147,7 @@ fn action(number: c_int, new: Option<&sigaction>) -> io::Result<sigaction> {
 extern "C" fn on_fault<const LEVEL: usize>(number: c_int, info: *mut siginfo_t, context: *mut c_void) {
     // SAFETY: the kernel, or a handler that was installed later, passes a valid `info`.
     let (code, addr) = unsafe { ((*info).si_code, (*info).si_addr()) };
-    // `si_code` above 0: a fault; otherwise a signal that a process sent. BUS_MCEERR_AO is an exception: this code
+    // `si_code` above 0: a fault; otherwise a signal that a process sent. Exception: BUS_MCEERR_AO
     // reports damaged memory that no instruction has accessed yet, so no instruction would fault again after the
     // return of this handler.
     let is_fault = code > 0 && (number, code) != (libc::SIGBUS, BUS_MCEERR_AO);
@@ -176,8 +176,8 @@ fn pass_on(
     };
     match earlier.map_or(libc::SIG_DFL, |earlier| earlier.sa_sigaction) {
         libc::SIG_IGN if !is_fault => {}
-        // The kernel does not let a thread ignore a fault, because the thread would fault again and again. After the
-        // return, the instruction faults again, and the default action ends the process.
+        // The kernel does not let a thread ignore a fault, because the thread would fault again and again. After
+        // `on_fault` has returned, the instruction faults again, and the default action ends the process.
         libc::SIG_IGN => restore_default(),
         libc::SIG_DFL => {
             restore_default();

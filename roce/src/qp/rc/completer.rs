@@ -114,9 +114,10 @@ impl Completer<'_> {
         ResponseEvent::Failed { next: psn, status }
     }
 
-    /// Returns whether opcode and AETH are valid for a READ response at `place`. The opcode must fit the position of
-    /// the PSN in the original READ request. If the PSN was requested more than once, the opcode may additionally begin
-    /// or end a message at this PSN, because a later READ request may begin or end there.
+    /// Returns whether opcode and AETH of the READ response `packet` are valid. `place`: the READ, and the PSN of
+    /// `packet`. The opcode must fit the position of the PSN in the original READ request. If the PSN was requested
+    /// more than once, the opcode may additionally begin or end a message at this PSN, because a later READ request may
+    /// begin or end there.
     fn is_response_valid(&self, packet: &Packet<'_>, place: &Place) -> bool {
         let psn = packet.bth.psn;
         let request = self.outstanding.request_of(place);

@@ -149,7 +149,7 @@ enum Event {
     /// Go-back-N: the READ response with PSN `FIRST_PSN + .0` is missing, and the READ response with PSN
     /// `FIRST_PSN + .1` was received.
     Kept(i32, i32),
-    /// Selective repeat: all requests below PSN `FIRST_PSN + .0` are executed.
+    /// Selective repeat: an ACK or NAK which shows that all requests below PSN `FIRST_PSN + .0` are executed.
     Executed(i32),
     /// Selective repeat: a SACK with PSN `FIRST_PSN + .0`.
     Sack(i32),

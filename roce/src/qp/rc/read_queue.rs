@@ -80,7 +80,7 @@ impl ReadRequest {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Waiting {
     pub request: ReadRequest,
-    /// Index of the response to be sent next.
+    /// Index, in `request`, of the response to be sent next.
     pub sent: u32,
     /// True for a duplicate of a READ; a duplicate does not count against `max_dest_rd_atomic`.
     is_duplicate: bool,
@@ -128,8 +128,8 @@ impl ResponderResource {
 /// ([`RETRANSMITS_PER_READ`], [`RETRANSMIT_PKTS_MIN`]); one token is one response.
 #[derive(Clone, Copy, Debug)]
 struct Allowance {
-    /// Time from which the tokens that no response has used have accrued. If responses used tokens not yet accrued,
-    /// this time is in the future.
+    /// Time since which the unused tokens have accrued. If responses used tokens not yet accrued, this time is in the
+    /// future.
     since: Instant,
 }
 
@@ -233,7 +233,7 @@ impl ReadQueue {
             if !waiting.is_duplicate
                 && waiting.request.first.offset_from(psn).is_some_and(|offset| offset > 0)
             {
-                // The queue is in PSN order: READ `waiting` and all READs after it are above `psn`.
+                // Queued READs are in PSN order: the READ of this iteration and all READs after it are above `psn`.
                 at = at.or(Some(place));
                 break;
             }

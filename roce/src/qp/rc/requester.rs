@@ -70,8 +70,8 @@ struct LocalFault {
     status: WcStatus,
 }
 
-/// State of the requester of a reliable connection. Because each message accesses all of this state, parameters of
-/// [`RequesterConfig`] that only the creation needs are not stored.
+/// State of the requester of a reliable connection. Each message accesses all of this state, so `Requester` does not
+/// store the parameters of [`RequesterConfig`] that only `new` and `reconfigure` need.
 pub(crate) struct Requester {
     pub(super) recovery: Recovery,
     pub(super) loss_timer: LossTimer,
@@ -256,7 +256,8 @@ impl Requester {
         outstanding.read_requests_in_flight(self.recovery.una()) >= u32::from(self.max_rd_atomic)
     }
 
-    /// Returns the number of PSNs of the READ request to send at `place`; `None` if no READ request may be sent now.
+    /// Returns the number of PSNs of the READ request to send. `place`: the READ and the PSN to send. `None` if no READ
+    /// request may be sent now.
     #[inline(never)]
     fn read_span(&self, outstanding: &Outstanding, place: Place) -> Option<u32> {
         let request = outstanding.request_of(&place);

@@ -191,7 +191,7 @@ fn an_ack_of_a_stopped_peer_after_a_probe_of_una_shows_no_loss_of_many_packets()
             assert_eq!(reader.requester.recovery.next_psn(), Reader::psn(probe));
             reader.requester.recovery.on_sent(1, reader.now);
         }
-        // The peer goes on, and receives the first transmission of una. A later packet is missing.
+        // The peer continues, and receives the first transmission of una, but no packet above una.
         let sack = |reader: &mut Reader, trigger: u32, bitmap: &[u8]| {
             reader.now = reader.now.plus_nanos(50_000);
             let trigger = Reader::psn(trigger);
@@ -200,7 +200,7 @@ fn an_ack_of_a_stopped_peer_after_a_probe_of_una_shows_no_loss_of_many_packets()
             reader.requester.recovery.next_psn() == Reader::psn(2)
         };
         assert_eq!(sack(&mut reader, 1, &[0; 4]), !is_doubtful, "{packets} in flight");
-        // An ACK of a packet sent later shows the loss of the packets in flight.
+        // The SACK of a packet that was sent after the probes shows the loss of the packets in flight.
         if is_doubtful {
             reader.send();
             let sent_last = packets + 1;

@@ -11,9 +11,9 @@
 //! (dynamic thresholds, Choudhury and Hahne 1998).
 //!
 //! A request that takes the cells of an earlier request of the same length has them in the same order. The cells of
-//! most requests are therefore consecutive; such a request is written by one copy, and executed from its cells without a
-//! further copy. After a request took other cells, all cells become unused as soon as no request is buffered, so that
-//! the next requests take consecutive cells again.
+//! most requests are therefore consecutive; such a request is written by one copy, and executed from its cells without
+//! a further copy. After a request took cells that are not consecutive, all cells become unused as soon as no request
+//! is buffered, so that the next requests take consecutive cells again.
 
 use crate::port::Payload;
 use crate::psn::Psn;
@@ -23,7 +23,8 @@ use crate::time::Instant;
 use crate::wire::Packet;
 
 /// Bytes reserved for each queue pair: 256 cells, for 256 short requests or 16 requests with 4096 bytes of payload. If
-/// the reservations of all queue pairs would exceed half of the memory of the reorder buffers, fewer bytes are reserved.
+/// the reservations of all queue pairs would exceed half of the memory of the reorder buffers, fewer bytes are
+/// reserved.
 pub(crate) const REORDER_RESERVED_BYTES: usize = 256 * CELL_BYTES;
 
 /// Factor of the dynamic threshold: a queue pair may take unreserved cells only while it occupies fewer unreserved
@@ -40,8 +41,9 @@ pub const REORDER_NANOS_MAX: u64 = 1_000_000_000;
 
 const NONE: u32 = u32::MAX;
 
-/// Bytes of a cell: the smallest path MTU and a RETH. Because the FIRST and the MIDDLEs of a WRITE take equally many
-/// cells for any path MTU (1 to 16), the cells of one are consecutive if another takes them later.
+/// Bytes of a cell: the smallest path MTU and a RETH. At each path MTU, a FIRST and a MIDDLE of a WRITE take the same
+/// number of cells (1 to 16), so that a FIRST or MIDDLE that reuses the cells of another FIRST or MIDDLE has
+/// consecutive cells.
 pub(crate) const CELL_BYTES: usize = 256 + 16;
 
 /// Number of cells of a [`Segment`]. If no allocated cell is free, one more [`Segment`] is allocated.
@@ -98,7 +100,7 @@ pub(crate) struct ReorderStore {
     free: u32,
     /// Number of cells that are taken or free: the cells with an index below this number. The other cells are unused.
     used: u32,
-    /// Whether a request took cells that are not consecutive since all cells were unused.
+    /// True once a request has taken cells that are not consecutive; false again when all cells are unused.
     is_fragmented: bool,
     oldest: u32,
     newest: u32,
@@ -273,7 +275,7 @@ impl ReorderStore {
         Some((first, is_consecutive))
     }
 
-    /// Fills the chain of cells that begins at `first` with `body`. Returns the cell after the last cell filled.
+    /// Copies `body` into the chain of cells that begins at `first`. Returns the cell after the last cell written.
     fn fill_chain(&mut self, first: u32, body: &[u8]) -> Option<u32> {
         let mut next = first;
         for part in body.chunks(CELL_BYTES) {

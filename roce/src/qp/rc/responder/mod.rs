@@ -326,7 +326,7 @@ impl Responder {
         self.transmitter().transmit(congestion, tx)
     }
 
-    /// Sends the responses due as [`Responder::transmit`] does, but does not delay the ACK.
+    /// Sends the due responses as [`Responder::transmit`] does, but does not delay the ACK.
     pub(crate) fn transmit_last<P: Port>(&mut self, congestion: &mut Congestion, tx: &mut TxContext<'_, P>) {
         self.acks.end_delay();
         self.transmit(congestion, tx);

@@ -84,8 +84,8 @@ impl Order {
         self.expected.on_packet(psn)
     }
 
-    /// Advances the expected PSN by `span` executed PSNs. Returns whether the reorder buffer had a buffered or placed
-    /// request directly before the advance.
+    /// Advances the expected PSN by `span` executed PSNs. Returns whether, before this advance, the reorder buffer had
+    /// a buffered or placed request.
     #[inline]
     pub(super) fn accept(&mut self, span: u32, store: &mut ReorderStore) -> bool {
         let has_out_of_order = self.has_out_of_order;
@@ -279,7 +279,7 @@ fn place(
 }
 
 /// Places the payload of a SEND at byte `at` of the receive that is `index` positions after the oldest receive of the
-/// receive queue. Returns `None` if the queue pair uses an SRQ, if the receive is not posted, too short or not
+/// receive queue. Returns `None` if the queue pair uses an SRQ, if the receive is too short, not posted or not
 /// writable, or if the length of a FIRST or MIDDLE is not the path MTU.
 fn place_in_receive(
     packet: &Packet<'_>,
