@@ -13,8 +13,8 @@
 //! | IPv4 identification | 16 | 1 to 100 | a random number |
 //! | clock of simulations and of tests, in ns | 64 | 50 (before 2^32 s) | 0 |
 //!
-//! The fixed numbers of steps differ. Otherwise two counters would wrap at once, and a test could not detect code that
-//! uses one counter in place of the other.
+//! The fixed numbers of steps differ. Otherwise two counters would wrap at the same time, and a test could not detect
+//! code that uses one counter in place of the other.
 //!
 //! [`Instant`] saturates after 584 years and does not wrap. Instants truncated to fewer bits wrap. With the feature,
 //! the clock starts 50 ns before 2^32 s. At 2^32 s all truncations of an instant wrap: its nanoseconds, microseconds,

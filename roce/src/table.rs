@@ -24,7 +24,8 @@ use crate::random::Random;
 /// After this number of further frees in the same table, a freed QPN or key may be allocated a second time.
 pub const QUARANTINE_NUMBERS: usize = 1 << 14;
 
-/// Least ratio of index entries to numbers in the index, so that a search soon reaches an empty entry.
+/// Least ratio of index entries to numbers (of objects, or in quarantine) in the index, so that a search soon reaches
+/// an empty entry.
 const PLACES_PER_NUMBER: usize = 4;
 
 const PLACES_MIN: usize = 64;

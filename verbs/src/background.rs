@@ -88,7 +88,8 @@ enum Reason {
     Waiting,
 }
 
-/// A time in which the background thread need not call [`BackgroundServer::turn`].
+/// A time in which the background thread need not call [`BackgroundServer::turn`], which drives the engine or prepares
+/// the next `Rest`.
 #[derive(Clone, Copy)]
 pub(crate) struct Rest {
     pub(crate) until: Instant,
@@ -234,8 +235,8 @@ impl BackgroundServer {
         let mut until = self.maintain_at;
         let is_led = shared.sleep.is_led();
         let is_used = std::mem::replace(&mut self.polls_slept, polls) != polls;
-        // `armed_polls` is set also while a thread is the leader, because the leader arms the port before it returns
-        // from `CompChannel::wait`.
+        // `armed_polls` (number of polls with work until the port is disarmed) is set also while a thread is the
+        // leader, because the leader arms the port before it returns from `CompChannel::wait`.
         self.armed_polls = ARMED_POLLS_MAX;
         if is_led {
             // After the leader has returned from `CompChannel::wait`, `Sleep::ring_if_due` rings the bell if a deadline

@@ -110,12 +110,13 @@ pub(crate) struct SharedState {
     /// Time for which a thread in `CompChannel::wait` polls before it sleeps.
     pub(crate) linger_nanos: AtomicU64,
     /// A descriptor that is readable while reports of changed routes or neighbours are unread: a duplicate of the
-    /// descriptor in `kernel`, so that the background thread can sleep on the descriptor without the lock of `kernel`.
-    /// `None` if the port is dedicated.
+    /// descriptor of the `KernelNeighbours` in the field `kernel`, so that the background thread can sleep on the
+    /// duplicate without the lock of `kernel`. `None` if the port is dedicated.
     kernel_changes: Option<OwnedFd>,
     /// Dropped after `driven`: the port in `driven` receives packets to the leased QPNs until the port is dropped.
     _lease: Option<Lease>,
-    /// Dropped last: exists until the port is closed.
+    /// Dropped last, and therefore exists until the port is closed: `registry` has a weak reference, by which `open`
+    /// recognises that the port is closed.
     pub(crate) alive: Arc<()>,
 }
 
@@ -193,7 +194,8 @@ impl DeviceCore {
         self.wire().dpdk().is_tx_stalled()
     }
 
-    /// Makes the port wake a thread that sleeps until the next frame arrives. Returns false if the port cannot.
+    /// Arms the port: the next frame that arrives wakes the server of the port. Returns false if the port cannot be
+    /// armed at present.
     pub(crate) fn arm(&mut self) -> bool {
         self.dpdk_mut().arm()
     }
@@ -546,7 +548,7 @@ impl Shared {
         watch.look(now, ports.chain(engine_wide).chain(queue_pairs))
     }
 
-    /// Returns all counters; in a forked process, maps without entries.
+    /// Returns all counters; in a forked process, empty maps.
     pub(crate) fn counters(&self) -> DeviceCounters {
         if !self.is_of_this_process() {
             return DeviceCounters::default();

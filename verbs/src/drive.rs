@@ -118,10 +118,10 @@ impl<T: Drive> DriveLock<T> {
         self.driven.try_lock()
     }
 
-    /// Sends the work requests of threads that set `asked` because they failed to lock. On reliable connections, the
-    /// loop ends at the latest when all send queues are full: no thread can then post, because only ACKs free entries
-    /// of send queues, and the loop receives no ACK. On unreliable connections, transmission frees these entries, so
-    /// the loop continues while other threads post.
+    /// Sends in a loop the work requests of threads that set `asked` because they failed to lock. On reliable
+    /// connections, this loop ends at the latest when all send queues are full: no thread can then post, because only
+    /// ACKs free entries of send queues, and the loop receives no ACK. On unreliable connections, transmission frees
+    /// these entries, so the loop continues while other threads post.
     #[cold]
     fn answer(&self) {
         // A thread that panicked must not use the engine, which the panic may have left in an inconsistent state.
@@ -143,8 +143,8 @@ impl<T: Drive> Drop for Answer<'_, T> {
     #[inline]
     fn drop(&mut self) {
         // A swap, not a load: the processor may execute a load before the release of the lock is visible to other
-        // threads. If a thread set `asked` after that load, and then failed to lock, the work requests of that thread
-        // would not be sent.
+        // threads. If a thread that posted work requests set `asked` (a request to the holder of the lock to send these
+        // work requests) after that load, and then failed to lock, the work requests would not be sent.
         if self.0.asked.swap(false, Ordering::AcqRel) {
             self.0.answer();
         }

@@ -105,7 +105,7 @@ pub enum OpenError {
     Capture {
         /// Path of the capture file.
         path: PathBuf,
-        /// Error of creating the file, or of writing its header.
+        /// Error of creating the capture file, or of writing the header of this file.
         error: CaptureError,
     },
     /// A system call failed.

@@ -57,8 +57,9 @@ impl<T, S: Semaphore> Inbox<T, S> {
         &self.count
     }
 
-    /// Appends `event`, and raises `count` before `ready` is unlocked. Otherwise another thread could take the event
-    /// while `count` is still 0 and cannot be lowered; `count` would then stay 1 too high.
+    /// Appends `event` to the queue `ready`, and raises `count`, the number of pending events, before `ready` is
+    /// unlocked. Otherwise another thread could take the event while `count` is still 0 and cannot be lowered; `count`
+    /// would then stay 1 too high.
     pub(crate) fn put(&self, event: T) {
         let mut ready = self.ready.lock().unwrap_or_else(PoisonError::into_inner);
         ready.push_back(event);

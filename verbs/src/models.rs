@@ -247,7 +247,8 @@ fn a_post_is_not_lost_beside_a_leader_that_leaves() {
         let leader = thread::spawn({
             let (sleep, lock) = (sleep.clone(), lock.clone());
             move || {
-                // The thread stops being the leader by the steps of the drop of `Waiter`.
+                // The thread stops being the leader by the steps of the drop of `Waiter` (state of a thread in
+                // `CompChannel::wait`).
                 let mut driven = lock.lock();
                 sleep.announce();
                 driven.send_posted();

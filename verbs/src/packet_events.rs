@@ -149,8 +149,8 @@ impl Entry {
         Ok(PacketEvent { qp, space: self.space(opcode)?, psn, opcode, pass: self.iter, impairment })
     }
 
-    /// Returns the PSN space that the key `direction` selects; without this key, the PSN space of packets with the
-    /// opcode `opcode`, or of requests if `opcode` is `None`.
+    /// Returns the PSN space that `direction` in the events file selects; without `direction`, the PSN space of packets
+    /// with the opcode `opcode`, or of requests if `opcode` is `None`.
     fn space(&self, opcode: Option<Opcode>) -> Result<PsnSpace, String> {
         let is_response = opcode.and_then(Opcode::info).map(|info| info.is_response);
         match (self.direction, is_response) {
@@ -167,8 +167,8 @@ impl Entry {
 pub struct EventText<'a>(pub &'a PacketEvent);
 
 impl EventText<'_> {
-    /// Returns the value of the key `qpn`: the number of the connection, counted from 1 in the order in which the port
-    /// sends the first packets of its connections; or the peer's QPN.
+    /// Returns the value of `qpn` in the events file: the number of the connection, counted from 1 in the order in
+    /// which the port sends the first packets of its connections; or the peer's QPN.
     pub fn qpn(&self) -> String {
         match self.0.qp {
             EventQp::Number(number) => number.to_string(),
@@ -176,8 +176,8 @@ impl EventText<'_> {
         }
     }
 
-    /// Returns the value of the key `psn`: the position of the PSN in its PSN space, where 1 is the first PSN that the
-    /// port sends; the PSN itself, in hexadecimal; or "any".
+    /// Returns the value of `psn` in the events file: the position of the PSN in its PSN space, where 1 is the first
+    /// PSN that the port sends; the PSN itself, in hexadecimal; or "any".
     pub fn psn(&self) -> String {
         match self.0.psn {
             EventPsn::Relative(number) => number.to_string(),
@@ -186,12 +186,12 @@ impl EventText<'_> {
         }
     }
 
-    /// Returns the value of the key `action`: the name of the impairment.
+    /// Returns the value of `action` in the events file: the name of the impairment.
     pub fn action(&self) -> String {
         Action::from(self.0.impairment).to_string()
     }
 
-    /// Returns the value of the key `direction`: "request" or "response".
+    /// Returns the value of `direction` in the events file: "request" or "response".
     pub fn direction(&self) -> &'static str {
         match self.0.space {
             PsnSpace::Request => "request",

@@ -43,9 +43,9 @@ static THREAD: PerProcess<BackgroundThread> = PerProcess::new();
 #[derive(Default)]
 struct BackgroundThread {
     members: Mutex<Members>,
-    /// Notified when a background server was dropped.
+    /// Notified after a background server was dropped and removed from `Members::serving`.
     left: Condvar,
-    /// Whether `Members::joining` has a background server.
+    /// Whether `Members::joining`, the background servers that the background thread has yet to take up, is not empty.
     has_joining: AtomicBool,
 }
 
@@ -121,8 +121,8 @@ impl Membership {
 struct Slot {
     id: ServerId,
     server: BackgroundServer,
-    /// The time in which the background server rests; `None` while the background thread calls
-    /// [`BackgroundServer::turn`] in its loop.
+    /// The time in which the background server rests; `None` while the background server does not rest: the background
+    /// thread then calls [`BackgroundServer::turn`] in its loop.
     rest: Option<Rest>,
     panics: u32,
 }

@@ -62,7 +62,7 @@ impl QpQueues {
         Ok(self.lock_sends())
     }
 
-    /// Locks the send queue as [`QpQueues::send_batch`] does, also after a fatal error (`ibv_wr_start`).
+    /// Locks the send queue as [`QpQueues::send_batch`] does, but does not fail after a fatal error (`ibv_wr_start`).
     #[inline]
     pub fn lock_sends(&self) -> SendBatch<'_> {
         let end = BatchEnd { queues: self, posted: 0 };

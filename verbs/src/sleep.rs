@@ -196,8 +196,8 @@ impl<B: Semaphore> Sleep<B> {
         self.led.store(false, Ordering::Release);
     }
 
-    /// Records, with the engine locked, when the background thread wakes by itself; `None`: the background thread is
-    /// awake.
+    /// Records, with the engine locked, the time `at` at which the background thread wakes by itself; `None`: the
+    /// background thread is awake.
     pub(crate) fn set_background_until(&self, at: Option<Instant>) {
         let at = at.map_or(AWAKE, |at| at.as_nanos().max(AWAKE + 1));
         self.background_until.store(at, Ordering::Relaxed);

@@ -19,11 +19,11 @@ const LOOK_INTERVAL_NANOS: u64 = 200_000_000;
 /// Shortest time from the first to the second log line about a counter, in nanoseconds. Each further log line doubles
 /// this time, or resets it to this value if the counter had stopped growing.
 const INTERVAL_MIN_NANOS: u64 = 1_000_000_000;
-/// Upper bound of the shortest time between two log lines about a counter (`Said::interval_nanos`), in nanoseconds.
+/// Upper bound of `Said::interval_nanos`, the least time between two log lines about a counter, in nanoseconds.
 const INTERVAL_MAX_NANOS: u64 = 64_000_000_000;
-/// Largest number of queue pairs whose counters are summed at every comparison with the last log lines. If the device
-/// has more queue pairs, the counters are summed only after a queue pair entered ERR, because the engine is locked
-/// during the sum.
+/// Largest number of queue pairs whose counters are summed at every comparison of counters with the last log lines. If
+/// the device has more queue pairs, the counters are summed only after a queue pair entered ERR, because the engine is
+/// locked during the sum.
 const SUMMED_QPS_MAX: usize = 256;
 
 /// Names of counters that should not grow, and the meaning of their growth.
@@ -54,17 +54,17 @@ const CONCERNS: [(&str, &str); 13] = [
 struct Said {
     count: u64,
     at: Instant,
-    /// Shortest time from this log line to the next log line about the counter.
+    /// Shortest time from the log line at `at` to the next log line about the counter.
     interval_nanos: u64,
 }
 
-/// For each counter of `CONCERNS`, its value and the time at its last log line; and the time at which the counters were
-/// last compared with these values.
+/// For each counter that `CONCERNS` names, the last log line about the counter; and the time at which the counters were
+/// last compared with the values in these log lines.
 pub(crate) struct Watch {
     said: [Option<Said>; CONCERNS.len()],
     looked: Option<Instant>,
-    /// Number of transitions of queue pairs to the error state, at the last comparison of the counters with the log
-    /// lines.
+    /// Number of transitions of queue pairs to the error state, at the last comparison of the counters with their
+    /// values in the last log lines.
     qp_errors: u64,
 }
 
@@ -83,9 +83,9 @@ impl Watch {
         due
     }
 
-    /// Returns whether the next comparison with the last log lines includes the counters of the queue pairs: if at most
-    /// `SUMMED_QPS_MAX` queue pairs exist, or if `qp_errors` (number of transitions of queue pairs to the error state)
-    /// has changed since the previous comparison.
+    /// Returns whether the next comparison of counters with the last log lines includes the counters of the queue
+    /// pairs: if at most `SUMMED_QPS_MAX` queue pairs exist, or if `qp_errors` (number of transitions of queue pairs to
+    /// the error state) has changed since the previous comparison.
     pub(crate) fn sums_up(&mut self, qp_count: usize, qp_errors: u64) -> bool {
         let has_new_errors = std::mem::replace(&mut self.qp_errors, qp_errors) != qp_errors;
         has_new_errors || qp_count <= SUMMED_QPS_MAX

@@ -40,7 +40,8 @@ impl Default for NotificationConfig {
     }
 }
 
-/// Length of `not_before` under [`CnpPacing::PerDestination`]; peers whose GIDs have the same hash share an entry.
+/// Length of `not_before`, the earliest times of the next CNPs, under [`CnpPacing::PerDestination`]; peers whose GIDs
+/// have the same hash share one of these times.
 const DESTINATIONS: usize = 1024;
 
 const NANOS_PER_MICRO: u64 = 1000;

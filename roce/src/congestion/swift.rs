@@ -32,9 +32,9 @@ parameters! {
         base_target_nanos = 25_000, in 1_000 to 100_000_000;
         /// Flow scaling: largest addition to the target, for a small window, in nanoseconds.
         fs_range_nanos = 25_000, in 0 to 100_000_000;
-        /// Window up to which all of `fs_range_nanos` is added to the target, in thousandths of a packet.
+        /// Window, in thousandths of a packet, up to which all of `fs_range_nanos` is added to the target.
         fs_min_window_milli = 100, in 1 to 1_000_000;
-        /// Window from which on no part of `fs_range_nanos` is added to the target, in packets.
+        /// Window, in packets, from which on no part of `fs_range_nanos` is added to the target.
         fs_max_window_pkts = 100, in 2 to WINDOW_PKTS_MAX;
         /// Additive increase per round trip, in thousandths of a packet.
         ai_milli = 1000, in 1 to 1_000_000;
@@ -129,7 +129,8 @@ impl Swift {
         let target_nanos = self.target_nanos();
         if self.rtt_nanos < target_nanos {
             let growth = u64::from(self.parameters.ai_milli) * ONE / MILLI * u64::from(acked_pkts);
-            // The window grows by `ai_milli` per window acknowledged, or per packet if the window is below one packet.
+            // The window grows by `ai_milli` thousandths of a packet per window acknowledged, or per packet
+            // acknowledged if the window is below one packet.
             let over = self.window.max(ONE);
             self.set_window(self.window + growth.saturating_mul(ONE) / over);
         } else if rtt_nanos.is_some() {
@@ -150,12 +151,13 @@ impl Swift {
         }
     }
 
-    /// Records a loss: reduces the window by `max_mdf_milli`, at most once per round trip.
+    /// Records a loss: reduces the window by `max_mdf_milli` thousandths, at most once per round trip.
     pub(crate) fn on_loss(&mut self, now: Instant) {
         self.decrease(now, MILLI);
     }
 
-    /// Reduces the window by `off_milli` thousandths, at most by `max_mdf_milli`, and at most once per round trip.
+    /// Reduces the window by the smaller of `off_milli` and `max_mdf_milli`, in thousandths of the window, at most once
+    /// per round trip.
     fn decrease(&mut self, now: Instant, off_milli: u64) {
         if now < self.no_decrease_before {
             return;

@@ -24,8 +24,9 @@ const ABSENT: u32 = u32::MAX;
 #[derive(Clone, Copy, Debug)]
 struct Timer {
     due: OptionalInstant,
-    /// Time of an entry of the queue pair in `ring` or `heap`, or `NONE`. This field is never later than the deadline
-    /// `due`, and `NONE` is later than all times. Therefore a queue pair with a deadline has an entry.
+    /// Time of an entry of the queue pair in `Timers::ring` (times of checks) or `Timers::heap` (deadlines), or `NONE`.
+    /// This field is never later than the deadline `due`, and `NONE` is later than all times. Therefore a queue pair
+    /// with a deadline has an entry.
     entry: OptionalInstant,
 }
 
@@ -59,8 +60,8 @@ impl Timers {
         }
     }
 
-    /// Returns the time of the earliest entry of `ring` and `heap`. No deadline is earlier, but an entry may be earlier
-    /// than the deadline of its queue pair.
+    /// Returns the time of the earliest entry of `ring` (times of checks) and `heap` (deadlines). No queue pair has an
+    /// earlier deadline, but an entry may be earlier than the deadline of its queue pair.
     #[inline]
     pub(super) fn earliest(&self) -> OptionalInstant {
         self.earliest
@@ -86,7 +87,8 @@ impl Timers {
         }
     }
 
-    /// If the time of the earliest entry of `ring` and `heap` has passed, removes this entry. Returns:
+    /// If the time of the earliest entry of `ring` (times of checks) and `heap` (deadlines) has passed, removes this
+    /// entry. Returns:
     /// * `None` if no entry was removed;
     /// * `Some(None)` if the queue pair of the removed entry still has an entry in `heap`, or has no deadline at or
     ///   before `now`;
@@ -108,10 +110,10 @@ impl Timers {
         Some(expired)
     }
 
-    /// Removes one entry: if `ring` is not empty, the first entry of `ring`; otherwise the first entry of `heap`,
-    /// unless this entry is at the deadline of its queue pair. If the queue pair of the removed entry has a deadline,
-    /// but now no entry in `heap`, inserts the deadline into `heap`. Returns false if no entry was removed;
-    /// `earliest` is then the earliest deadline.
+    /// Removes one entry: if `ring` (times of checks) is not empty, the first entry of `ring`; otherwise the first
+    /// entry of `heap` (deadlines), unless this entry is at the deadline of its queue pair. If the queue pair of the
+    /// removed entry has a deadline, but now no entry in `heap`, inserts the deadline into `heap`. Returns false if no
+    /// entry was removed; `earliest` is then the earliest deadline.
     pub(super) fn settle(&mut self) -> bool {
         let slot = match self.heap.first() {
             _ if !self.ring.is_empty() => self.take_check(),
@@ -145,7 +147,8 @@ impl Timers {
         self.ring.front().map_or(OptionalInstant::NONE, |(at, _)| OptionalInstant::some(*at))
     }
 
-    /// Adds an entry to `ring` or `heap`; the time of the entry is no later than the deadline of the queue pair.
+    /// Adds an entry to `ring` (times of checks) or `heap` (deadlines); the time of the entry is no later than the
+    /// deadline of the queue pair.
     fn enter(&mut self, slot: usize, now: Instant) {
         let check = now.plus_nanos(TIMER_CHECK_NANOS);
         let is_near = self.timers[slot].due < OptionalInstant::some(check);
@@ -158,8 +161,8 @@ impl Timers {
         self.earliest = self.earliest.min(self.timers[slot].entry);
     }
 
-    /// Removes the first entry of `ring`. Returns the slot of its queue pair; `None` if `heap` has an entry of this
-    /// queue pair.
+    /// Removes the first entry of `ring`. Returns the slot of the entry's queue pair; `None` if `ring` is empty, or if
+    /// `heap` has an entry of this queue pair.
     fn take_check(&mut self) -> Option<usize> {
         let (_, slot) = self.ring.pop_front()?;
         let slot = Some(slot as usize).filter(|slot| self.places[*slot] == ABSENT)?;

@@ -17,7 +17,7 @@ use std::sync::{Arc, PoisonError};
 use crate::sync::atomic::{AtomicU64, Ordering};
 use crate::sync::{Mutex, MutexGuard, relax};
 
-/// The epoch of one engine.
+/// State of one engine: inside or outside its epoch.
 #[derive(Debug)]
 pub(super) struct Epoch {
     /// Number of times that the engine entered or left its epoch: odd while the engine is inside. Only the engine
@@ -46,7 +46,7 @@ impl Epoch {
     }
 }
 
-/// The epochs of all engines that use a `MemoryTable`.
+/// The [`Epoch`] of each engine that uses a `MemoryTable`.
 #[derive(Debug)]
 pub(super) struct Epochs(Mutex<Vec<Arc<Epoch>>>);
 
@@ -59,7 +59,7 @@ impl Epochs {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Adds the epoch of an engine. The engine is outside this epoch.
+    /// Adds the [`Epoch`] of a further engine, which is outside its epoch.
     pub(super) fn add(&self) -> Arc<Epoch> {
         let epoch = Arc::new(Epoch { count: AtomicU64::new(0), order: AtomicU64::new(0) });
         self.lock().push(epoch.clone());

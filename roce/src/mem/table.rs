@@ -299,7 +299,7 @@ impl MemoryView {
         Ok(())
     }
 
-    /// Creates a memory table and a view of this table, and calls `enter` of the view.
+    /// Creates a memory table and a view of this table, and begins the epoch (`enter`).
     #[cfg(test)]
     pub(crate) fn alone(max_regions: usize) -> Self {
         let mut view = MemoryView::new(Arc::new(MemoryTable::new(max_regions)));

@@ -35,8 +35,8 @@ counters! {
         address_conflicts,
         /// Claims whose Ethernet address differs from the Ethernet address in use for the neighbour.
         moves_claimed,
-        /// Verifications that a claim (`moves_claimed`) started and that ended with a reply from the Ethernet address
-        /// in use.
+        /// Verifications started by a claim (`moves_claimed`), and ended by a reply from the Ethernet address in use
+        /// for the neighbour.
         moves_refuted,
         /// Replacements of a neighbour's Ethernet address: the previous Ethernet address did not reply to queries, and
         /// another Ethernet address did.

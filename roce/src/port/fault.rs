@@ -100,7 +100,7 @@ pub struct FaultCounters {
 pub enum FaultFrame<F> {
     /// A frame that [`Fault::inner`] received, unchanged.
     Intact(F),
-    /// A corrupted frame or a duplicate.
+    /// A corrupted frame, or the copy of a duplicated frame.
     Copied(Vec<u8>),
 }
 

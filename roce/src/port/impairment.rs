@@ -16,7 +16,7 @@ pub(crate) const BEHIND_PKTS_MAX: u32 = 1024;
 pub enum Impairment {
     /// The frame is dropped; a simulated link drops the frame after its serialization time.
     Drop,
-    /// A duplicate of the frame is sent before the frame.
+    /// A copy of the frame is sent before the frame.
     Duplicate,
     /// The frame is delayed; later frames may overtake this frame.
     Delay {
@@ -31,8 +31,8 @@ pub enum Impairment {
     },
     /// One bit of the frame is flipped.
     Corrupt {
-        /// Number of the bit, modulo the frame's length in bits: 0 is the most significant bit of the first byte, -1
-        /// the least significant bit of the last byte. -32 to -1 are the bits of a RoCE packet's ICRC.
+        /// Number of the flipped bit, modulo the frame's length in bits: 0 is the most significant bit of the first
+        /// byte, -1 the least significant bit of the last byte. -32 to -1 are the bits of a RoCE packet's ICRC.
         bit: i64,
     },
     /// The ECN field of the frame's IP header is set to CE, even if the field was not ECT.
@@ -160,16 +160,16 @@ impl Action {
 const _: () = assert!(BEHIND_PKTS_MAX == 1024 && DELAY_NANOS_MAX == 10_000_000_000);
 
 /// Effect of all impairments of one frame. `Drop` overrides all other impairments, and `Reorder` overrides `Delay`.
-/// Duplicates are neither reordered nor delayed.
+/// Copies made by `Duplicate` are neither reordered nor delayed.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Disposition {
     /// Whether the frame is dropped.
     pub is_dropped: bool,
     /// Whether a bit was flipped.
     pub is_corrupted: bool,
-    /// Number of duplicates, which are sent before the frame.
+    /// Number of copies made by [`Impairment::Duplicate`], which are sent before the frame.
     pub copies: u32,
-    /// Sum of the delays, in nanoseconds.
+    /// Sum of the delays of all [`Impairment::Delay`] of the frame, in nanoseconds.
     pub delay_nanos: u64,
     /// Number of later frames that are sent before this frame; 0 if this frame is not reordered.
     pub behind_pkts: u32,

@@ -53,7 +53,7 @@ struct Assignment {
 /// operation), then the posted work requests without assigned PSNs.
 pub(crate) struct Outstanding {
     queue: SendQueue,
-    /// One entry for each work request with assigned PSNs, indexed by the position of the work request (see
+    /// One entry for each work request with assigned PSNs, indexed by the position of the work request (see the field
     /// `position`). The array is short at first, so that an idle queue pair takes little memory, and doubles when all
     /// entries are in use.
     assignments: CircularArray<Assignment>,
@@ -65,8 +65,8 @@ pub(crate) struct Outstanding {
     end: Psn,
     /// Number of receives of the peer consumed by all messages that were ever assigned PSNs, modulo 2^32.
     receives: u32,
-    /// Position (see `position`) of the work request to which PSNs were assigned last, or that `find` found last.
-    /// `find` starts at this position, because PSNs are mostly looked up in order.
+    /// Position in the send queue (see the field `position`) of the work request to which PSNs were assigned last, or
+    /// that `find` found last. `find` starts at this position, because PSNs are mostly looked up in order.
     cursor: u32,
     /// Maximum number of responses of one READ request. A READ with more responses needs several READ requests.
     read_pkts_max: u32,

@@ -20,8 +20,8 @@ pub enum WcStatus {
     LocProtErr = 4,
     /// The queue pair went into error before the work request completed (flush).
     WrFlushErr = 5,
-    /// A local invalidate failed (memory management operation error, IBA 11.6.2): no region has the R_Key, or the
-    /// region is of another protection domain.
+    /// A local invalidate failed (memory management operation error, IBA 11.6.2): no region has the R_Key of the
+    /// work request, or the region is of another protection domain.
     MwBindErr = 6,
     /// A READ response had a wrong length, position (FIRST, MIDDLE, LAST, ONLY) or AETH.
     BadRespErr = 7,

@@ -393,7 +393,7 @@ mod tests {
         assert_eq!(len(&producer.cells), CELLS_MIN, "elements that are released need no further cells");
         assert!(fill(&mut producer, 3 * CELLS_MIN));
         assert_eq!((len(&producer.cells), producer.push(0)), (4 * CELLS_MIN, Err(0)));
-        // The producer has replaced the cells twice since the last read of the consumer.
+        // The producer has replaced the cells twice since the consumer last popped an element.
         assert_eq!((consumer.pop(), len(&consumer.cells)), (Some(0), 4 * CELLS_MIN));
         assert_eq!(Arc::strong_count(&producer.cells), 2);
     }

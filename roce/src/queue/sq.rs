@@ -162,8 +162,8 @@ impl SendPoster {
         Ok(())
     }
 
-    /// Checks a datagram or a local operation. One function for both, because a second comparison in
-    /// [`SendPoster::stage`] takes 7 instructions per work request.
+    /// Checks a datagram or a local operation. One function checks both, so that [`SendPoster::stage`] compares `op`
+    /// only once: a second comparison would take 7 instructions per work request.
     #[cold]
     #[inline(never)]
     fn check_special(&self, op: SendOp, data: &SendData<'_>) -> Result<(), PostError> {

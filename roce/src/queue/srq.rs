@@ -70,7 +70,8 @@ impl SrqTable {
         receives.set_posting(Posting::Queued);
         let queue = SharedReceiveQueue { attr, receives, users: 0 };
         let number = self.queues.insert_with(random, |_| false, |_, _| queue)?;
-        // `at_limit` reserves an entry for each SRQ, so that taking a receive allocates no memory.
+        // `at_limit`, the list of SRQs whose limit was reached, gets room for all SRQs, so that taking a receive
+        // allocates no memory.
         self.at_limit.reserve(self.queues.len());
         Some((SrqId(number), poster))
     }

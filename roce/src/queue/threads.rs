@@ -64,7 +64,7 @@ fn two_threads_post_and_release_receives() {
     engine.join().unwrap();
 }
 
-/// Every second send is inline; each byte of a send is the low 8 bits of its `wr_id`.
+/// Every second work request is inline; each payload byte of a work request is the low 8 bits of its `wr_id`.
 #[test]
 fn two_threads_post_sends_and_answer_doorbells() {
     let memory = Memory::alloc(256);

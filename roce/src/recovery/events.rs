@@ -1,4 +1,5 @@
-//! Events that the completer reports to a recovery scheme, and the results for requester and responder.
+//! Events that the completer reports to a recovery scheme, and the results of loss recovery: [`RecoveryResult`] and
+//! [`Refusal`] for the requester, [`Verdict`] for the responder.
 
 use crate::psn::Psn;
 use crate::wire::SackEth;
@@ -86,7 +87,7 @@ pub(crate) struct RecoveryResult {
     pub has_gone_back: bool,
     /// The response shows that requests were executed: the RNR retry count is restored.
     pub is_executed: bool,
-    /// The number of packets in flight changed. Always false if [`RecoveryResult::is_read_response`] is true.
+    /// True if the number of packets in flight changed; always false if [`RecoveryResult::is_read_response`] is true.
     pub changed: bool,
     /// The response updates the loss window. Set under improved go-back-N, and under selective repeat for any event but
     /// [`AckEvent::ReadResponse`].
@@ -105,7 +106,7 @@ pub(crate) struct RecoveryResult {
     pub answers: Option<Answers>,
 }
 
-/// Result of processing an RNR NAK, or a response that completes a work request in error.
+/// Result of processing a response that is an RNR NAK or completes a work request in error.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Refusal {
     /// Requests below the refused request were newly acknowledged (go-back-N), or newly executed (selective repeat).

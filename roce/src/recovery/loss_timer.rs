@@ -398,8 +398,8 @@ impl LossTimer {
     }
 
     /// Called after [`LossTimer::take_expired`]: marks a probe for retransmission and arms the timer. In the state
-    /// `Probe::Answered`, marks all packets from una on instead of a probe. Returns the [`Expiry`]; `None` under
-    /// go-back-N, which has no probes.
+    /// `Probe::Answered` (an ACK acknowledged the probe alone, and no packet was taken as lost), marks all packets from
+    /// una on instead of a probe. Returns the [`Expiry`]; `None` under go-back-N, which has no probes.
     pub(crate) fn on_expired(
         &mut self,
         recovery: &mut Recovery,

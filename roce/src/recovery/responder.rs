@@ -163,8 +163,9 @@ mod tests {
     const SCHEMES: [RecoveryScheme; 3] =
         [RecoveryScheme::GoBackN, RecoveryScheme::ImprovedGoBackN, SELECTIVE];
 
-    /// An [`OutOfOrderRequest`]: PSN, and the letters `f` (`first`), `?` (`ack_req`), `+` (`is_kept`: newly buffered or
-    /// placed) and `>` (`extends_run` returns true). Or `rnr`: a call of `on_not_ready`, which records an RNR NAK.
+    /// An [`OutOfOrderRequest`]: PSN, and the letters `f` (`first`: no other out-of-order request and no RNR NAK
+    /// since the expected PSN advanced), `?` (`ack_req`), `+` (`is_kept`: newly buffered or placed) and `>`
+    /// (`extends_run` returns true). Or `rnr`: a call of `on_not_ready`, which records an RNR NAK.
     type Request = &'static str;
 
     /// Columns: name; requests; replies of go-back-N, improved go-back-N, selective repeat (N: NAK, S: SACK, .: none).

@@ -50,7 +50,8 @@ pub(crate) struct SelectiveRepeat {
     reordering_threshold_pkts: u32,
     /// While una is below this PSN, the reordering threshold is not raised.
     raised_at: Psn,
-    /// While una is below this PSN, `RecoveryResult::has_no_room` is not set.
+    /// While una is below this PSN, a SACK that reports a full reorder buffer does not set
+    /// `RecoveryResult::has_no_room`.
     no_room_until: Psn,
     /// First PSN and number of PSNs of the last tail loss probe, and of the last probe of another kind. A duplicate of
     /// a probe does not raise the reordering threshold.
@@ -327,10 +328,11 @@ impl SelectiveRepeat {
             }
             _ => (psn, 1),
         };
-        // If the peer stopped for longer than the probe timeout, it now receives an earlier transmission of una first,
-        // then the packets in flight, and the probe last. If the ACK of una were taken as the ACK of the probe, all
-        // packets in flight would be retransmitted. If they were lost, an ACK of the next packet sent shows their loss,
-        // or an ACK of the next tail loss probe. A few packets are retransmitted at once instead.
+        // If the peer stopped for longer than the probe timeout, the peer now receives an earlier transmission of una
+        // first, then the packets in flight, and the probe last. If the ACK of una were taken as the ACK of the probe,
+        // all packets in flight would be retransmitted. If the packets in flight were lost, an ACK of the next packet
+        // sent, or of the next tail loss probe, shows their loss. If at most `DOUBTFUL_PROBE_PKTS` packets are in
+        // flight, the ACK of una is nevertheless taken as the ACK of the probe.
         let is_doubtful = !is_first
             && first == una
             && !self.log.is_executed(una)

@@ -316,10 +316,11 @@ impl SentLog {
         }
     }
 
-    /// After an acknowledgement of `psn`, raises `largest_acked` of `space` or, for a retransmitted READ response, the
-    /// transmission number in `retransmission_acked`. If the acknowledgement arrives less than the shortest round trip
-    /// after the latest retransmission of `psn`, has no effect: an earlier transmission of `psn` elicited the
-    /// acknowledgement (RFC 8985 section 6.2 step 2).
+    /// After an acknowledgement of `psn`, raises `largest_acked` of `space` or, for a retransmitted READ response,
+    /// `retransmission_acked`: the highest transmission number of such responses received since the last
+    /// [`SentLog::detect_losses`] for responses. If the acknowledgement arrives less than the shortest round trip after
+    /// the latest retransmission of `psn`, has no effect: an earlier transmission of `psn` elicited the acknowledgement
+    /// (RFC 8985 section 6.2 step 2).
     #[inline]
     fn raise_largest_acked(&mut self, space: PsnSpace, psn: Psn, time: AckTime) {
         let Transmission { number, sent_nanos } = *self.transmissions.at(psn.value());
@@ -436,8 +437,9 @@ impl SentLog {
         }
         if is_last_retransmitted && self.largest_acked[PsnSpace::Request] != largest_acked {
             self.doubtful = Some((last, largest_acked));
-            // `retransmitted_end` is set above una, so that `has_no_gap` returns false at the next ACK. Otherwise this
-            // function would return before `decide_doubtful`, which may restore `largest_acked` (F-RTO).
+            // `retransmitted_end` is set above una, so that `has_no_gap` returns false at the next ACK. Otherwise the
+            // next call of `on_executed` would return before `decide_doubtful`, which may restore `largest_acked`
+            // (F-RTO).
             self.raise_retransmitted_end(last.plus(2));
         }
         self.advance();
@@ -531,7 +533,8 @@ impl SentLog {
             self.on_newly_acked(PsnSpace::Request, psn, time);
         }
         if once != 0 {
-            // Numbers of first transmissions rise with PSNs, so the highest PSN of `once` has the highest number.
+            // Transmission numbers of first transmissions rise with PSNs, so the highest PSN of `once` (the PSNs newly
+            // acknowledged that were sent only once) has the highest transmission number.
             let low = first.plus(once.trailing_zeros());
             let run_pkts = (once >> once.trailing_zeros()).trailing_ones();
             let number = |psn: Psn| self.transmissions.at(psn.value()).number;

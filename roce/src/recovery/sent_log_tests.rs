@@ -25,7 +25,8 @@ enum Step {
     /// A probe timeout marks this PSN lost.
     Probe(u32),
     /// A probe timeout marks una lost, if una is a request in flight; una is then retransmitted as a doubtful
-    /// probe (`DueProbe::Doubtful`).
+    /// probe (`DueProbe::Doubtful`): its acknowledgement shows no loss of packets sent after the previous transmission
+    /// of una.
     DoubtfulProbe,
 }
 use Step::*;

@@ -106,7 +106,8 @@ fn crc(register: u32, bytes: &[u8]) -> u32 {
     crc.sum()
 }
 
-/// Computes the CRC-32 of `bytes` in Rust for Miri, which cannot execute the C code of `libdeflater`.
+/// Computes the CRC-32 of `bytes` from the initial state `register` of the CRC register; in Rust for Miri, which cannot
+/// execute the C code of `libdeflater`.
 #[cfg(miri)]
 fn crc(register: u32, bytes: &[u8]) -> u32 {
     let [table, ..] = &AFTER;
@@ -212,7 +213,8 @@ const V4_VARYING: [usize; 12] = [2, 3, 4, 5, 24, 25, 28, 29, 36, 37, 38, 39];
 const V6_VARYING: [usize; 10] = [4, 5, 44, 45, 48, 49, 56, 57, 58, 59];
 
 /// Returns the ICRC of the IPv4 packet `l3`. `header_crc` is the ICRC of the packet's headers with zeroes at
-/// `V4_VARYING`. `None` if `l3` is shorter than the headers.
+/// `V4_VARYING`, the offsets of the bytes that differ between packets of a template. `None` if `l3` is shorter than the
+/// headers.
 ///
 /// Because a CRC is linear, the effect of each byte at `V4_VARYING` is an XOR into `header_crc`. Other header bytes are
 /// not loaded, because a load that spans the stores of several fields causes a store-forwarding stall.
@@ -222,7 +224,8 @@ pub(super) fn extend_v4(header_crc: u32, l3: &[u8]) -> Option<u32> {
 }
 
 /// Returns the ICRC of the IPv6 packet `l3`. `header_crc` is the ICRC of the packet's headers with zeroes at
-/// `V6_VARYING`. `None` if `l3` is shorter than the headers.
+/// `V6_VARYING`, the offsets of the bytes that differ between packets of a template. `None` if `l3` is shorter than the
+/// headers.
 pub(super) fn extend_v6(header_crc: u32, l3: &[u8]) -> Option<u32> {
     let (header, rest) = l3.split_first_chunk::<V6_LEN>()?;
     extend(header_crc, header, &V6_VARYING, rest)

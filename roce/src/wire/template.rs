@@ -411,7 +411,8 @@ impl AddressTemplate {
         }
     }
 
-    /// Writes the headers of a packet with the fields `qp` of its queue pair, as [`HeaderTemplate::write`] does.
+    /// Writes the headers of a packet as [`HeaderTemplate::write`] does. `qp`: the header fields of the packet's queue
+    /// pair.
     #[must_use]
     pub(crate) fn write<'f>(
         &self,

@@ -76,7 +76,7 @@ const fn jump(at: u8, code: u16, k: u32, yes: u8, no: u8) -> sock_filter {
 pub fn roce_filter(mac: Mac, prefix: QpnPrefix) -> [sock_filter; DROP as usize + 1] {
     let [a, b, c, d, e, f] = mac.0;
     let (mac_high, mac_low) = (u32::from_be_bytes([a, b, c, d]), u32::from(u16::from_be_bytes([e, f])));
-    // The prefix is in the high bits of the byte `DEST_QP`.
+    // The QPN prefix is in the high bits of the high byte of the destination QPN (offset `DEST_QP`).
     let shift = 8 - u32::from(prefix.bits());
     let (prefix, prefix_mask) = (u32::from(prefix.value()) << shift, 0xFF << shift & 0xFF);
     [
@@ -133,7 +133,7 @@ mod tests {
 
     const OWN: Mac = Mac([2, 0, 0, 0, 0, 0xA]);
     const PEER: Mac = Mac([2, 0, 0, 0, 0, 0xB]);
-    /// Differs from `OWN` in the first four bytes only.
+    /// Differs from `OWN`, the MAC of the interface, in the first four bytes only.
     const HIGH: Mac = Mac([2, 0, 0, 1, 0, 0xA]);
     const PACKET_OTHERHOST: u32 = 3;
     /// BPF instruction that loads a constant.

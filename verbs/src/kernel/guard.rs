@@ -16,8 +16,8 @@ const DROP_ALL: SockFilter = SockFilter::new(0x06, 0, 0, 0);
 ///
 /// The packet socket of a shared port receives a copy of each RoCE packet that its filter accepts, and the kernel
 /// processes the packet too. Without a UDP socket on port 4791, the kernel would answer every RoCE packet with an ICMP
-/// port unreachable, and some peers would then end the connection. A filter drops the UDP datagrams before the
-/// kernel queues them, so the UDP datagrams use no memory.
+/// port unreachable, and some peers would then end the connection. The filter `DROP_ALL` of each UDP socket drops
+/// the UDP datagrams before the kernel queues them, so the UDP datagrams use no memory.
 ///
 /// The guard covers all addresses of the interface, including addresses added later. Several processes may each have a
 /// guard on one interface.

@@ -43,9 +43,9 @@ pub enum UnusableMemory {
         if *.write { "without local write and remote write rights" } else { "after mprotect" }
     )]
     NotPermitted {
-        /// First address whose mapping does not permit the access.
+        /// First address whose mapping does not permit the read or write that the access rights demand.
         addr: u64,
-        /// Whether the access is a write.
+        /// True if the mapping of `addr` does not permit a write, false if it does not permit a read.
         write: bool,
         /// Address of the first byte of the memory.
         start: u64,

@@ -41,8 +41,8 @@ static ENTRIES: [Handler; LEVELS] = [on_fault::<0>, on_fault::<1>, on_fault::<2>
 /// A signal that a memory fault raises.
 struct Signal {
     number: c_int,
-    /// At index n: the action to which `ENTRIES[n]` passes a signal that no copy routine of `roce` caused. Null: the
-    /// default action. The actions are never freed, because a handler may read them at any time.
+    /// At index n: the action to which the handler `ENTRIES[n]` passes a signal that no copy routine of `roce` caused.
+    /// Null: the default action. The actions are never freed, because a handler may read them at any time.
     earlier: [AtomicPtr<sigaction>; LEVELS],
 }
 
@@ -102,7 +102,7 @@ fn install_signal(signal: &Signal, level: &mut usize) -> io::Result<()> {
     // `on_fault` may run before the next call of `action` has returned, so the earlier action (`current`) is stored
     // first.
     earlier.store(Box::into_raw(Box::new(current)), Ordering::Release);
-    // The mask and the restart of system calls are those of the earlier action, which `on_fault` may call.
+    // Signal mask, SA_RESTART and SA_NODEFER are those of the earlier action, whose handler `on_fault` may call.
     let flags = current.sa_flags & (libc::SA_RESTART | libc::SA_NODEFER);
     let own = sigaction {
         sa_sigaction: *entry as usize,

@@ -197,8 +197,9 @@ mod tests {
         let socket = StatSocket::open_in(&directory).unwrap();
         let [path] = &sockets(&directory, PREFIX)[..] else { panic!("one socket") };
         assert_eq!(fs::metadata(path).unwrap().permissions().mode() & 0o777, 0o600);
-        // `remove_left` must remove the sockets of ended processes, even if the process ID is in use again. It must
-        // keep a socket that is no statistics socket, and a socket that another process may be about to rename.
+        // `remove_left` must remove the sockets of ended processes, even if the process ID is in use again.
+        // `remove_left` must keep a socket that is no statistics socket, and a socket that another process may be about
+        // to rename.
         let own = std::process::id();
         let left = ["stat.999999999.dead", &format!("stat.{own}.dead"), "new.999999999.dead"];
         for name in left.into_iter().chain([format!("new.{own}.begun").as_str(), "memif.sock"]) {

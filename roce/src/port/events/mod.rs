@@ -33,7 +33,7 @@ use crate::time::Instant;
 use crate::wire::{EthHeader, ICRC_LEN, Opcode, Packet, VlanTag};
 use streams::{StreamId, Streams};
 
-/// Longest time for which `Reorder` holds a frame, in nanoseconds.
+/// Longest time for which the impairment `Reorder` holds a frame, in nanoseconds.
 const OVERTAKEN_NANOS_MAX: u64 = 1_000_000;
 
 /// The packet that an event impaired, and the time of the impairment.
@@ -67,7 +67,7 @@ struct Watch {
     event: PacketEvent,
     /// PSN space of the event's packets; `None` until the port sends the first packet of this PSN space.
     space: Option<StreamId>,
-    /// Offset of the matching PSN from the first PSN of `space`; `None` matches any PSN. When the event impairs a
+    /// Offset of the matching PSN from the first PSN of the PSN space; `None` matches any PSN. When the event impairs a
     /// packet, `offset` is set to the offset of this packet.
     offset: Option<u64>,
     passes: u32,
@@ -246,8 +246,8 @@ impl<P: Port> Events<P> {
         disposition
     }
 
-    /// Decrements `behind_pkts`, the number of packets after which a held frame is passed on to the inner port, of each
-    /// held frame of `space`, because a packet of `space` was passed on.
+    /// Called after a packet of `space` was passed on. For each held frame of `space`, decrements `behind_pkts`, the
+    /// number of packets after which the frame is passed on to the inner port.
     fn count_passing(&mut self, space: StreamId) {
         if self.delayed.is_empty() {
             return;

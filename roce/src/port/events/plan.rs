@@ -4,7 +4,8 @@ use crate::psn::{Psn, PsnSpace};
 use crate::wire::Opcode;
 
 pub(crate) const EVENTS_MAX: usize = 256;
-/// Largest number of connections whose packets events can impair; equal to the limit of `roce perf -q`.
+/// A port applies packet events only to its first connections, at most this number, which is the limit of
+/// `roce perf -q`.
 pub(crate) const CONNECTIONS_MAX: u32 = 4096;
 
 /// The destination queue pair of the packets that an event matches.

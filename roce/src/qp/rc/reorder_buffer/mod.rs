@@ -35,8 +35,8 @@ pub(crate) struct ReorderBuffer {
     set: OutOfOrderSet,
     /// PSNs of buffered requests.
     copies: PsnSet,
-    /// Index of the first cell of each buffered request, by the request's PSN modulo the window; valid only for PSNs of
-    /// buffered requests (`copies`).
+    /// Index of the first cell of each buffered request, by the request's PSN modulo the window; valid only for PSNs in
+    /// `copies` (PSNs of buffered requests).
     cells: CircularArray<u32>,
     /// `None` unless placement is relaxed.
     placing: Option<Box<Placing>>,

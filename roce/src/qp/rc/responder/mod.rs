@@ -194,7 +194,8 @@ impl Responder {
     #[inline]
     fn on_buffered(&mut self, rx: &mut RxContext<'_>, store: &mut ReorderStore) -> ResponderAction {
         let Some((header, body)) = self.order.buffered(store) else {
-            // If the store has no copy, the request is treated as lost: the peer retransmits the request.
+            // If the store has no copy of the request, the request is treated as lost: the peer retransmits the
+            // request.
             self.order.pass(1, store);
             return ResponderAction::Nothing;
         };

@@ -25,7 +25,7 @@ pub(super) enum Disposition {
     Buffered,
     /// Buffered, after requests of higher PSNs were dropped to make room.
     BufferedInstead,
-    /// The payload is placed.
+    /// The payload was placed on arrival.
     Placed,
 }
 
