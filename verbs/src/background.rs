@@ -240,9 +240,10 @@ impl BackgroundServer {
         self.armed_polls = ARMED_POLLS_MAX;
         if is_led {
             // After the leader has returned from `CompChannel::wait`, `Sleep::ring_if_due` rings the bell if a deadline
-            // of the engine is more than `LATE_NANOS` before `until`. If application threads have used the engine,
-            // `until` is at most `now` plus `LATE_NANOS`. A deadline after `now` is then less than `LATE_NANOS` before
-            // `until`, so application threads need not ring the bell.
+            // of the engine is more than `LATE_NANOS` before `until`, the time until which the background thread
+            // sleeps. If application threads have used the engine, `until` is at most `now` plus `LATE_NANOS`. A
+            // deadline after `now` is then less than `LATE_NANOS` before `until`, so application threads need not ring
+            // the bell.
             if is_used {
                 until = until.min(now + Duration::from_nanos(LATE_NANOS));
             }

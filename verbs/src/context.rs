@@ -130,8 +130,8 @@ impl Context {
         }
     }
 
-    /// Returns the device's attributes, also after a fatal error. In a forked process the link is down, and driver and
-    /// GIDs are missing.
+    /// Returns the device's attributes, also after a fatal error. In a forked process the attributes report the link as
+    /// down, and contain no driver and no GIDs.
     pub fn attr(&self) -> DeviceAttr {
         let shared = self.shared();
         let (driver, is_up, speed_mbps) = if shared.is_of_this_process() {

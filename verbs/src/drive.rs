@@ -189,7 +189,8 @@ pub(crate) struct Activity {
     /// counts as a poll for the others.
     polls_at_push: AtomicU64,
     /// Number of send work requests posted since the last [`Activity::end_push`]. If several threads post at the same
-    /// time, some posts may not be counted; [`Activity::count_posts`] then requests a push later.
+    /// time, this number may be too low; [`Activity::count_posts`] then requests a push after more than
+    /// `POSTS_PER_PUSH` posts.
     posts: AtomicU32,
     /// Time of the last poll by an application thread, in nanoseconds of the engine's clock.
     last_nanos: AtomicU64,

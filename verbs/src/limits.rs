@@ -18,7 +18,7 @@ pub const DESCRIPTORS_PER_DEVICE: u64 = 40;
 pub struct TooFewDescriptors {
     /// Name of the object that needs the descriptors.
     pub what: &'static str,
-    /// Number of descriptors that the object named `what` needs.
+    /// Number of descriptors needed by the object whose name is in the field `what`.
     pub needed: u64,
     /// Number of open descriptors of the process. Descriptors whose values are RLIMIT_NOFILE or more are not counted.
     pub open: u64,
@@ -31,7 +31,8 @@ impl TooFewDescriptors {
         (self.open + self.needed).next_power_of_two().max(1024)
     }
 
-    /// Fails if the process may not open `needed` further files. DPDK's own errors do not name the limit.
+    /// Fails if the process may not open `needed` further files. DPDK's own errors do not name the limit of
+    /// open files.
     pub(crate) fn check(what: &'static str, needed: u64) -> Result<(), Self> {
         let Some(limit) = getrlimit(Resource::Nofile).current else { return Ok(()) };
         // New descriptors have values below `limit`, so only descriptors with such values are counted. The entries of

@@ -30,7 +30,8 @@ impl Linger {
         linger
     }
 
-    /// Returns the argument of the next [`Linger::begin`]: a time to continue polling, in nanoseconds.
+    /// Returns the argument of the next [`Linger::begin`]: the length of time for which the thread continues to
+    /// poll, in nanoseconds.
     pub(crate) fn end(&self) -> u64 {
         let found = self.until.is_some() && self.was_idle;
         let time = if found { (self.time * 2).min(LINGER_MAX) } else { self.time };

@@ -64,10 +64,10 @@ thread_local! {
     static SPINS: Cell<(u64, u32)> = const { Cell::new((0, 0)) };
 }
 
-/// Called after a failure to lock, by a thread that does not yield the processor, because the lock will soon be free.
-/// `progress`: a number that changes if an application thread takes the lock and polls meanwhile. Every
-/// `SPINS_PER_SLEEP`th call with the same `progress` sleeps, for the reason given for [`relax`]. Returns whether the
-/// call slept.
+/// Called after a failure to lock a [`Lock`] that will soon be free: most calls return at once, without a yield of the
+/// processor. `progress`: a number that changes if an application thread takes the lock and polls between two calls.
+/// Every `SPINS_PER_SLEEP`th call with the same `progress` sleeps, for the reason given for [`relax`]. Returns whether
+/// the call slept.
 #[cold]
 pub(crate) fn spin(progress: u64) -> bool {
     let (seen, calls) = SPINS.get();

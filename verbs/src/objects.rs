@@ -1,5 +1,5 @@
-//! Creation and destruction of the objects of a context, by number and key. The types [`crate::Pd`], [`crate::Mr`],
-//! [`crate::Ah`], [`crate::Cq`], [`crate::Srq`] and [`crate::Qp`] call the functions of this file, too.
+//! Functions that create and destroy the objects of a context. Numbers and keys identify the objects. The types
+//! [`crate::Pd`], [`crate::Mr`], [`crate::Ah`], [`crate::Cq`], [`crate::Srq`] and [`crate::Qp`] call these functions.
 
 use std::collections::HashSet;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -27,8 +27,8 @@ use crate::registry::Device;
 const RESOLVE_TIMEOUT: Duration = Duration::from_secs(3);
 
 /// The objects of a context, by number and key ([`crate::Context::objects`]). The types [`crate::Pd`], [`crate::Mr`],
-/// [`crate::Ah`], [`crate::Cq`], [`crate::Srq`] and [`crate::Qp`] call the functions of this type, too. Several threads
-/// may call the functions at the same time.
+/// [`crate::Ah`], [`crate::Cq`], [`crate::Srq`] and [`crate::Qp`] call the functions of this type. Several threads may
+/// call the functions at the same time.
 ///
 /// # Lifetime of objects
 /// If an object uses another object, the destruction of the used object fails with [`DestroyError::Busy`] (`EBUSY` in
@@ -264,8 +264,8 @@ impl ContextObjects {
         Ok(ah)
     }
 
-    /// Destroys an address handle (`ibv_destroy_ah`), after the engine has sent posted datagrams. A posted datagram
-    /// that names the address handle and is still not sent fails.
+    /// Destroys an address handle (`ibv_destroy_ah`), after the engine has sent posted datagrams. If a posted
+    /// datagram that names the address handle is still not sent, this datagram fails.
     pub fn destroy_ah(&self, ah: AhId) -> Result<(), Error> {
         self.destroy(Object::Ah(ah))
     }

@@ -43,7 +43,8 @@ static THREAD: PerProcess<BackgroundThread> = PerProcess::new();
 #[derive(Default)]
 struct BackgroundThread {
     members: Mutex<Members>,
-    /// Notified after a background server was dropped and removed from `Members::serving`.
+    /// Notified after a background server was dropped, and removed from `Members::serving` (the background servers
+    /// that exist).
     left: Condvar,
     /// Whether `Members::joining`, the background servers that the background thread has yet to take up, is not empty.
     has_joining: AtomicBool,
@@ -110,8 +111,8 @@ impl Membership {
         let ending = members.ending.take();
         drop(members);
         if let Some(handle) = ending {
-            // The background thread does not end by a panic, because it catches the panics of its background servers,
-            // and no other code of the background thread panics.
+            // The background thread catches the panics of its background servers, and no other code of the background
+            // thread panics. Therefore no panic ends the background thread, and `join` returns no error.
             let _ = handle.join();
         }
     }

@@ -12,9 +12,9 @@ use crate::device::Shared;
 use crate::error::Error;
 use crate::lock::{Lock, LockGuard, relax};
 
-/// The ends at which the application posts to the send queue and the receive queue of a queue pair. The queues have a
-/// lock each, so threads may post sends and receives at the same time. After the queue pair is destroyed, further posts
-/// have no effect.
+/// Object through which the application posts to the send queue and the receive queue of a queue pair. The queues have
+/// a lock each, so threads may post sends and receives at the same time. After the queue pair is destroyed, further
+/// posts have no effect.
 pub struct QpQueues {
     shared: Arc<Shared>,
     send: Lock<SendPoster>,
@@ -185,8 +185,8 @@ impl Drop for BatchEnd<'_> {
     }
 }
 
-/// The end at which the application posts to a shared receive queue. After the shared receive queue is destroyed, a
-/// further post has no effect.
+/// Object through which the application posts to a shared receive queue. After the shared receive queue is destroyed,
+/// a further post has no effect.
 pub struct SrqQueue {
     shared: Arc<Shared>,
     recv: Lock<RecvPoster>,
@@ -209,9 +209,9 @@ impl SrqQueue {
     }
 }
 
-/// The end at which the application polls a completion queue and requests its notifications. After the completion queue
-/// is destroyed, completions that were written before can still be polled, and a request of a notification has no
-/// effect.
+/// Object through which the application polls a completion queue and requests notifications of this completion queue.
+/// After the completion queue is destroyed, completions that were written before can still be polled, and a request of
+/// a notification has no effect.
 pub struct CqQueue {
     shared: Arc<Shared>,
     poller: Lock<CqPoller>,
@@ -367,9 +367,9 @@ mod tests {
     fn a_long_poll_does_not_end_a_takeover() {
         let (_context, queue) = open("eal:net_ring12,ip=10.0.12.1/24");
         let sleep = &queue.shared.sleep;
-        // Eight attempts, because another process may take the processor of this thread between two polls. Without the
-        // check of `is_polled` whether the engine is locked, an attempt succeeds only if the background thread is busy
-        // with another device.
+        // Eight attempts, because another process may take the processor of this thread between two polls. If
+        // `background::is_polled` (whether application threads poll) did not regard a locked engine as polled, an
+        // attempt would succeed only while the background thread is busy with another device.
         let survives_long_poll = |_: &u32| {
             // Polls until one takeover (`is_watching`) has lasted `5 * NAP_MAX`.
             let mut start = std::time::Instant::now();

@@ -95,7 +95,7 @@ pub(crate) struct Sleep<B = OwnedFd> {
     background_bell: B,
     leader_bell: B,
     /// Whether the kernel supports `membarrier`. Without the barriers, the sleeping leader or background thread could
-    /// miss a doorbell, so neither sleeps longer than a nap.
+    /// miss the doorbell of a posted work request, so neither thread sleeps longer than a nap.
     has_barriers: bool,
 }
 
@@ -172,7 +172,8 @@ impl<B: Semaphore> Sleep<B> {
         let late_nanos = if self.is_led() { 0 } else { LATE_NANOS };
         let until = self.until.load(Ordering::Relaxed);
         if next_deadline.is_some_and(|at| at.as_nanos().saturating_add(late_nanos) < until) {
-            // Later calls do not ring the bell again, because `until` is now `AWAKE`.
+            // `wake_up` sets `until`, the time at which the sleeping server wakes by itself, to `AWAKE`, so that later
+            // calls do not ring the bell again.
             self.wake_up();
             if self.is_led() { self.leader_bell.add() } else { self.background_bell.add() }
         }
@@ -188,9 +189,9 @@ impl<B: Semaphore> Sleep<B> {
     }
 
     /// Ends the role of the calling leader, which has locked the engine. From now on the background thread is the
-    /// server of the port. The background thread may be asleep, and may have missed a doorbell. Therefore the caller
-    /// has called [`Sleep::announce`] and then polled the engine, or the caller wakes the background thread after
-    /// `end_lead`.
+    /// server of the port. The background thread may be asleep, and may have missed the doorbell of a posted work
+    /// request. Therefore the caller has called [`Sleep::announce`] and then polled the engine, or the caller wakes the
+    /// background thread after `end_lead`.
     pub(crate) fn end_lead(&self) {
         self.until.store(self.background_until.load(Ordering::Relaxed), Ordering::Relaxed);
         self.led.store(false, Ordering::Release);

@@ -16,14 +16,15 @@ use roce::time::Instant;
 /// Interval at which the counters are compared with their values in the last log lines, in nanoseconds. A shorter
 /// interval would load the NIC, because reading a driver's statistics may query the NIC.
 const LOOK_INTERVAL_NANOS: u64 = 200_000_000;
-/// Shortest time from the first to the second log line about a counter, in nanoseconds. Each further log line doubles
-/// this time, or resets it to this value if the counter had stopped growing.
+/// Initial value of `Said::interval_nanos`, the least time between two log lines about a counter, in nanoseconds. Each
+/// log line after the first doubles `Said::interval_nanos`, or, if the counter had stopped growing, resets
+/// `Said::interval_nanos` to the initial value.
 const INTERVAL_MIN_NANOS: u64 = 1_000_000_000;
 /// Upper bound of `Said::interval_nanos`, the least time between two log lines about a counter, in nanoseconds.
 const INTERVAL_MAX_NANOS: u64 = 64_000_000_000;
-/// Largest number of queue pairs whose counters are summed at every comparison of counters with the last log lines. If
-/// the device has more queue pairs, the counters are summed only after a queue pair entered ERR, because the engine is
-/// locked during the sum.
+/// Largest number of queue pairs whose counters are summed at every comparison of counters with their values in the
+/// last log lines. If the device has more queue pairs, the counters are summed only after a queue pair entered ERR,
+/// because the engine is locked during the sum.
 const SUMMED_QPS_MAX: usize = 256;
 
 /// Names of counters that should not grow, and the meaning of their growth.
@@ -54,7 +55,7 @@ const CONCERNS: [(&str, &str); 13] = [
 struct Said {
     count: u64,
     at: Instant,
-    /// Shortest time from the log line at `at` to the next log line about the counter.
+    /// Shortest time from the last log line about a counter, at time `at`, to the next log line about this counter.
     interval_nanos: u64,
 }
 
@@ -83,9 +84,9 @@ impl Watch {
         due
     }
 
-    /// Returns whether the next comparison of counters with the last log lines includes the counters of the queue
-    /// pairs: if at most `SUMMED_QPS_MAX` queue pairs exist, or if `qp_errors` (number of transitions of queue pairs to
-    /// the error state) has changed since the previous comparison.
+    /// Returns whether the next comparison of counters with their values in the last log lines includes the counters
+    /// of the queue pairs: if at most `SUMMED_QPS_MAX` queue pairs exist, or if `qp_errors` (number of transitions of
+    /// queue pairs to the error state) has changed since the previous comparison.
     pub(crate) fn sums_up(&mut self, qp_count: usize, qp_errors: u64) -> bool {
         let has_new_errors = std::mem::replace(&mut self.qp_errors, qp_errors) != qp_errors;
         has_new_errors || qp_count <= SUMMED_QPS_MAX

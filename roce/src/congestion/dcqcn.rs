@@ -30,15 +30,15 @@ parameters! {
         /// 1: each decrease first sets the target rate to the current rate; 0: the next parameter
         /// (clamp_tgt_rate_after_time_inc) selects the decreases that do so.
         clamp_tgt_rate = 0, in 0 to 1;
-        /// Used only if `clamp_tgt_rate` is 0. 1: if the rate was increased since the last decrease, by bytes or by the
-        /// timer, a decrease first sets the target rate to the current rate. 0: a decrease does so only if the rate was
-        /// increased by bytes since the last decrease.
+        /// Used only if `clamp_tgt_rate` is 0. 1: if the rate was increased since the last decrease, by the timer or by
+        /// the byte counter, a decrease first sets the target rate to the current rate. 0: a decrease does so only if
+        /// the rate was increased by the byte counter since the last decrease.
         clamp_tgt_rate_after_time_inc = 1, in 0 to 1;
         /// Time between rate increases by the timer, in microseconds.
         rpg_time_reset = 55, in 1 to 131_071;
-        /// Number of bytes sent between rate increases by bytes.
+        /// Number of bytes sent between two rate increases by the byte counter.
         rpg_byte_reset = 10_000_000, in 1 to 0x7FFF_FFFF;
-        /// Fast recovery ends when the number of increases by the timer, or the number of increases by bytes, exceeds
+        /// Fast recovery ends when the number of increases by the timer, or of increases by the byte counter, exceeds
         /// `rpg_threshold`. Additive increase follows or, when both numbers exceed `rpg_threshold`, hyper increase.
         rpg_threshold = 5, in 1 to 31;
         /// The maximum rate, at which the rate limiter is removed, in Mbit/s; 0: the link's speed.
@@ -118,9 +118,9 @@ struct Limiter {
     no_decrease_before: Instant,
     /// Time at which the next increase by the timer is due.
     increase_at: Instant,
-    /// Number of bytes to send until the next increase by bytes.
+    /// Value of the byte counter: number of bytes to send until the byte counter next increases the rate.
     bytes_left: u32,
-    /// Numbers of increases by the timer (`time_stage`) and by bytes (`byte_stage`) since the last decrease.
+    /// Numbers of increases by the timer (`time_stage`) and by the byte counter (`byte_stage`) since the last decrease.
     time_stage: u32,
     byte_stage: u32,
 }
@@ -226,7 +226,8 @@ impl Dcqcn {
 }
 
 impl Limiter {
-    /// Creates the rate limiter when a CNP is received while no rate limiter exists (the rate is the maximum rate).
+    /// Creates the rate limiter when a CNP is received while no rate limiter exists, that is, while the queue pair
+    /// sends at the maximum rate.
     fn new(parameters: &DcqcnParameters, max_rate: u64, now: Instant) -> Self {
         let first = bits_per_sec(parameters.rate_to_set_on_first_cnp);
         let rate = if first == 0 { max_rate } else { first.min(max_rate) };

@@ -29,7 +29,8 @@ parameters! {
         /// From the `hai_threshold`-th consecutive gradient of at most 0 on, the increase is five times
         /// `add_step_mbps`.
         hai_threshold = 5, in 1 to 1000;
-        /// Multiplicative decrease: weight of the gradient, or of the excess over `t_high_nanos`, in thousandths.
+        /// Multiplicative decrease: weight of the gradient, or of the excess of the round trip over `t_high_nanos`, in
+        /// thousandths.
         beta_milli = 800, in 1 to 1000;
         /// Weight of a new difference of round trips in the smoothed difference, in thousandths.
         alpha_milli = 875, in 1 to 1000;

@@ -311,7 +311,7 @@ pub struct Engine<P: Port> {
     /// Indices in `qps` of the queue pairs scheduled to transmit, in round-robin order.
     tx_ready: VecDeque<usize>,
     /// Indices in `qps` of queue pairs whose responses are delayed in a call of `transmit`. The end of the call moves
-    /// the indices to `tx_ready`.
+    /// the indices to `tx_ready` (the queue pairs scheduled to transmit).
     tx_deferred: Vec<usize>,
     /// Indices in `qps` of queue pairs in ERR or SQE that may have work requests to flush, in round-robin order.
     errors: VecDeque<usize>,

@@ -45,8 +45,8 @@ impl<P: Port> Engine<P> {
         if known { Ok(()) } else { Err(DestroyError::Unknown(SRQ)) }
     }
 
-    /// Returns the attributes of a shared receive queue; `None` if `srq` does not exist. After the limit was reached,
-    /// the limit returned is 0.
+    /// Returns the attributes of a shared receive queue; `None` if `srq` does not exist. As soon as
+    /// [`super::Event::SrqLimitReached`] is due, `SrqAttr::limit` becomes 0.
     pub fn query_srq(&self, srq: SrqId) -> Option<SrqAttr> {
         self.srqs.get(srq).map(|(attr, _)| attr)
     }

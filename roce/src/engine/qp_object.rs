@@ -176,7 +176,7 @@ impl Qp {
         let end = offset_of!(Qp, counters) + HOT_COUNTERS * size_of::<u64>();
         whole_lines(offset_of!(Qp, connection) + offset_of!(Rc, responses)..end)
     };
-    /// Bytes that the engine needs to schedule a queue pair.
+    /// Bytes of a `Qp` that the engine accesses to schedule the queue pair.
     pub(super) const SCHEDULE: Range<usize> = Qp::BOTH.start..offset_of!(Qp, pd);
     /// Bytes of a `Qp` that the engine accesses to receive a message.
     pub(super) const RECEIVE: Range<usize> =
@@ -285,8 +285,8 @@ impl Qp {
         }
     }
 
-    /// Flushes at most `count` work requests of each queue; in SQE, of the send queue only. Returns whether work
-    /// requests may be left.
+    /// Flushes at most `count` work requests of each queue; in SQE, of the send queue only. Returns false only if
+    /// no work request is left to flush.
     pub(super) fn flush(&mut self, cqs: &mut CqTable, count: usize) -> bool {
         let is_left = self.flush_sends(cqs, count);
         is_left | (self.state == QpState::Err && self.flush_receives(cqs, count))
@@ -303,7 +303,7 @@ impl Qp {
     }
 
     /// Flushes at most `count` receives of the receive queue, or the receive taken from a shared receive queue. Returns
-    /// whether receives may be left.
+    /// false only if no receive is left to flush.
     pub(super) fn flush_receives(&mut self, cqs: &mut CqTable, count: usize) -> bool {
         for _ in 0..count {
             let Some(wqe) = self.receives.release() else { return false };

@@ -24,9 +24,9 @@ const ABSENT: u32 = u32::MAX;
 #[derive(Clone, Copy, Debug)]
 struct Timer {
     due: OptionalInstant,
-    /// Time of an entry of the queue pair in `Timers::ring` (times of checks) or `Timers::heap` (deadlines), or `NONE`.
-    /// This field is never later than the deadline `due`, and `NONE` is later than all times. Therefore a queue pair
-    /// with a deadline has an entry.
+    /// Time of an entry of the queue pair in `Timers::ring` (times of deadline checks) or `Timers::heap` (deadlines),
+    /// or `NONE`. This field is never later than the deadline `due`, and `NONE` is later than all times. Therefore a
+    /// queue pair with a deadline has an entry.
     entry: OptionalInstant,
 }
 
@@ -36,9 +36,10 @@ const STOPPED: Timer = Timer { due: OptionalInstant::NONE, entry: OptionalInstan
 pub(super) struct Timers {
     /// By slot of the queue pair.
     timers: Vec<Timer>,
-    /// Times of checks, and slots of queue pairs. A check compares the deadline of the queue pair (`Timer::due`) with
-    /// the clock. The times ascend, because each check is due `TIMER_CHECK_NANOS` after its insertion. An entry is
-    /// invalid while `heap` has an entry of the same queue pair; an invalid entry is removed without a check.
+    /// Times of deadline checks, and slots of queue pairs. A deadline check compares the deadline of the queue pair
+    /// (`Timer::due`) with the clock. The times ascend, because the time of each entry is `TIMER_CHECK_NANOS` after the
+    /// insertion of the entry. An entry is invalid while `heap` has an entry of the same queue pair; an invalid entry
+    /// is removed without a deadline check.
     ring: VecDeque<(Instant, u32)>,
     /// Binary heap of deadlines and slots of queue pairs: the deadline of entry i is no later than those of entries
     /// 2i+1 and 2i+2.
@@ -60,8 +61,8 @@ impl Timers {
         }
     }
 
-    /// Returns the time of the earliest entry of `ring` (times of checks) and `heap` (deadlines). No queue pair has an
-    /// earlier deadline, but an entry may be earlier than the deadline of its queue pair.
+    /// Returns the time of the earliest entry of `ring` (times of deadline checks) and `heap` (deadlines). No queue
+    /// pair has an earlier deadline, but an entry may be earlier than the deadline of its queue pair.
     #[inline]
     pub(super) fn earliest(&self) -> OptionalInstant {
         self.earliest
@@ -87,8 +88,8 @@ impl Timers {
         }
     }
 
-    /// If the time of the earliest entry of `ring` (times of checks) and `heap` (deadlines) has passed, removes this
-    /// entry. Returns:
+    /// If the time of the earliest entry of `ring` (times of deadline checks) and `heap` (deadlines) has passed,
+    /// removes this entry. Returns:
     /// * `None` if no entry was removed;
     /// * `Some(None)` if the queue pair of the removed entry still has an entry in `heap`, or has no deadline at or
     ///   before `now`;
@@ -110,10 +111,10 @@ impl Timers {
         Some(expired)
     }
 
-    /// Removes one entry: if `ring` (times of checks) is not empty, the first entry of `ring`; otherwise the first
-    /// entry of `heap` (deadlines), unless this entry is at the deadline of its queue pair. If the queue pair of the
-    /// removed entry has a deadline, but now no entry in `heap`, inserts the deadline into `heap`. Returns false if no
-    /// entry was removed; `earliest` is then the earliest deadline.
+    /// Removes one entry: if `ring` (times of deadline checks) is not empty, the first entry of `ring`; otherwise the
+    /// first entry of `heap` (deadlines), unless this entry is at the deadline of its queue pair. If the queue pair of
+    /// the removed entry has a deadline, but now no entry in `heap`, inserts the deadline into `heap`. Returns false if
+    /// no entry was removed; `earliest` is then the earliest deadline.
     pub(super) fn settle(&mut self) -> bool {
         let slot = match self.heap.first() {
             _ if !self.ring.is_empty() => self.take_check(),
@@ -133,8 +134,8 @@ impl Timers {
             self.take(place as usize);
             self.find_earliest();
         }
-        // An entry of this slot may remain in `ring`. If a later queue pair gets the slot, the check of this entry
-        // compares the deadline of that queue pair with the clock, which does no harm.
+        // An entry of this slot may remain in `ring`. If a later queue pair gets the slot, the deadline check of this
+        // entry compares the deadline of that queue pair with the clock, which does no harm.
         self.timers[slot] = STOPPED;
     }
 
@@ -147,8 +148,8 @@ impl Timers {
         self.ring.front().map_or(OptionalInstant::NONE, |(at, _)| OptionalInstant::some(*at))
     }
 
-    /// Adds an entry to `ring` (times of checks) or `heap` (deadlines); the time of the entry is no later than the
-    /// deadline of the queue pair.
+    /// Adds an entry to `ring` (times of deadline checks) or `heap` (deadlines); the time of the entry is no later
+    /// than the deadline of the queue pair.
     fn enter(&mut self, slot: usize, now: Instant) {
         let check = now.plus_nanos(TIMER_CHECK_NANOS);
         let is_near = self.timers[slot].due < OptionalInstant::some(check);
@@ -161,8 +162,8 @@ impl Timers {
         self.earliest = self.earliest.min(self.timers[slot].entry);
     }
 
-    /// Removes the first entry of `ring`. Returns the slot of the entry's queue pair; `None` if `ring` is empty, or if
-    /// `heap` has an entry of this queue pair.
+    /// Removes the first entry of `ring` (times of checks). Returns the slot of the entry's queue pair; `None` if
+    /// `ring` is empty, or if `heap` (deadlines) has an entry of this queue pair.
     fn take_check(&mut self) -> Option<usize> {
         let (_, slot) = self.ring.pop_front()?;
         let slot = Some(slot as usize).filter(|slot| self.places[*slot] == ABSENT)?;

@@ -461,7 +461,8 @@ mod tests {
         assert!(cache.on_claim(host(1), OTHER, at_millis(2000)));
         assert_eq!(cache.lookup(host(1), at_millis(2000)), Resolution::Known(MAC));
         assert_eq!(cache.next_ask(at_millis(2000)), Some(Ask { ip: host(1), probe: Some(MAC) }));
-        // While the Ethernet address in use is verified, a reply with a different Ethernet address counts as a claim.
+        // During the verification of `MAC`, the Ethernet address in use for the neighbour, a reply with a different
+        // Ethernet address counts as a claim.
         assert!(cache.on_answer(host(1), OTHER, at_millis(2001)));
         assert_eq!(cache.mac_of(host(1)), Some(MAC));
         assert!(cache.on_answer(host(1), MAC, at_millis(2002)));

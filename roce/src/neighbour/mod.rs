@@ -257,8 +257,8 @@ impl Neighbour {
         self.conflict.take()
     }
 
-    /// Returns whether this port receives frames to the Ethernet group `mac`: broadcast, the all-nodes group, and the
-    /// solicited-node groups of the port's IPv6 addresses.
+    /// Returns whether this port receives frames to the Ethernet group `mac`: true for broadcast, the all-nodes group,
+    /// and the solicited-node groups of the port's IPv6 addresses.
     pub(crate) fn is_member(&self, mac: Mac) -> bool {
         mac == Mac::BROADCAST
             || mac == frames::group_mac_v6(frames::ALL_NODES)

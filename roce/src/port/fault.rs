@@ -211,10 +211,10 @@ pub struct Fault<P: Port> {
     port: P,
     rx: Direction<P::Frame>,
     tx: Direction<Vec<u8>>,
-    /// Frames of `port` during `rx_burst` and `free_frames`; otherwise empty.
+    /// Frames of the inner port (`port`) during `rx_burst` and `free_frames`; otherwise empty.
     arrived: Vec<P::Frame>,
     reserved: Staging,
-    /// Frames that `port` has not accepted yet.
+    /// Frames to be sent, not yet accepted by the inner port (`port`).
     outgoing: Staging,
 }
 
@@ -236,8 +236,8 @@ impl<P: Port> Fault<P> {
         }
     }
 
-    /// Sets the loss probability of the directions that the [`FaultConfig`] given to [`Fault::new`] names. If all
-    /// probabilities of this `FaultConfig` are 0, the call has no effect.
+    /// Sets the loss probability for the `direction` (one or both) of the [`FaultConfig`] given to [`Fault::new`]. If
+    /// all probabilities of this `FaultConfig` are 0, the call has no effect.
     pub fn set_drop_probability(&mut self, probability: Probability) {
         self.rx.drop = probability.into();
         self.tx.drop = probability.into();

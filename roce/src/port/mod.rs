@@ -1,6 +1,6 @@
 //! [`Port`], the data path through which the engine uses an Ethernet port; ports in memory without hardware
 //! (`loopback`); and decorators, each of which wraps a port. Control of a port (link, statistics, start and stop) is
-//! not part of this interface: the engine needs only the constant [`PortCaps`].
+//! not part of [`Port`]: the engine needs only the constant [`PortCaps`].
 
 use crate::id::Mac;
 use crate::time::Instant;

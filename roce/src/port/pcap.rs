@@ -102,7 +102,7 @@ impl<P: Port, W: io::Write> Pcap<P, W> {
         self.recorder.recorded
     }
 
-    /// Returns the number of frames not captured: the frame of the first error, and all later frames.
+    /// Returns the number of frames not captured: the first frame whose capture failed, and all later frames.
     pub fn missed(&self) -> u64 {
         self.recorder.missed
     }

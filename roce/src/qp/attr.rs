@@ -119,7 +119,7 @@ pub enum Placement {
 pub struct QpAttr {
     /// New state; `None`: unchanged.
     pub state: Option<QpState>,
-    /// State that the caller assumes: if the queue pair is in another state, the modification is refused.
+    /// State assumed by the caller: if the queue pair is in another state, the modification is refused.
     pub current_state: Option<QpState>,
     /// Index of the P_Key in the P_Key table: 0, because the table has one entry.
     pub pkey_index: Option<u16>,

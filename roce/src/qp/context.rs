@@ -56,8 +56,8 @@ impl RxContext<'_> {
         self.cqs.write(self.cq, cqe, solicited);
     }
 
-    /// Removes the receive that [`RxContext::receive`] returns, and writes the completion of this receive by a
-    /// datagram from the queue pair `src_qpn`. `len_bytes` includes the GRH area.
+    /// Removes the receive that [`RxContext::receive`] returns, and writes its completion. `src_qpn`: the queue pair
+    /// that sent the datagram in this receive. `len_bytes` includes the GRH area.
     pub(crate) fn complete_datagram(
         &mut self,
         len_bytes: u32,

@@ -135,7 +135,7 @@ impl Outstanding {
         self.assigned == 0 && self.queue.get(0).is_none()
     }
 
-    /// Prefetches the entry in `assignments` of the work request to which PSNs are assigned next.
+    /// Prefetches the [`Assignment`] of the work request to which PSNs are assigned next.
     #[inline]
     pub(crate) fn prefetch_next(&self) {
         let entry = self.assignments.at(self.position.wrapping_add(self.assigned));

@@ -188,7 +188,8 @@ impl<T: Copy + Send, S> Producer<T, S> {
             // SAFETY: no other reference to the new cells exists yet.
             cell(&cells, position).with_mut(|new| unsafe { *new = value });
         }
-        // If `grown` still contains the cells of an earlier growth, these cells are freed.
+        // `grown` passes new cells to the consumer. If the consumer has not taken the cells of an earlier growth, these
+        // cells are freed.
         drop(self.indices.tail.exchange_grown(Some(cells.clone())));
         self.limit = self.depth.min(len(&cells));
         self.cells = cells;

@@ -15,7 +15,8 @@ pub(crate) enum RestSges<'a> {
 }
 
 impl RestSges<'_> {
-    /// Returns the entry at `position`: a ring position for `Ring`, an index for `Held`.
+    /// Returns the entry at `position`: for `Ring` a ring position, for `Held` (the entries of a receive taken from an
+    /// SRQ) an index of the slice.
     pub(super) fn at(&mut self, position: u32) -> Option<Sge> {
         match self {
             RestSges::Ring(ring) => {

@@ -11,7 +11,7 @@ pub const MAX_MESSAGE_BYTES: u32 = 1 << 31;
 pub struct Sge {
     /// Address of the first byte, in the address range given at the registration of the region.
     pub addr: u64,
-    /// Length of the entry in bytes.
+    /// Number of bytes of memory that the entry names, from `addr` on.
     pub len_bytes: u32,
     /// L_Key of the region that contains the bytes.
     pub lkey: LKey,
@@ -222,7 +222,7 @@ pub enum PostError {
 }
 
 /// Scatter/gather list of a queued work request. The list itself stores the first entry, because most lists have one
-/// entry; further entries are in the queue's ring of entries.
+/// entry; further entries are in the queue's ring of scatter/gather entries.
 ///
 /// Packed, so that a [`SendWqe`] fits in a cache line.
 #[derive(Clone, Copy, Debug, Default)]
@@ -237,7 +237,7 @@ pub(crate) struct SgList {
 
 impl SgList {
     /// Creates the scatter/gather list of `sges`. `len_bytes`: length of all entries together. The entries after the
-    /// first are at `rest_position` and the following positions of the ring of entries.
+    /// first are at `rest_position` and the following positions of the queue's ring of scatter/gather entries.
     #[inline]
     pub(super) fn new(sges: &[Sge], rest_position: u32, len_bytes: u32) -> SgList {
         let first = sges.first().copied().unwrap_or_default();
@@ -280,10 +280,10 @@ impl SgList {
         SgList { rest_position: 0, ..self }
     }
 
-    /// Calls `piece` with an entry for each contiguous range of bytes `offset..offset+len_bytes` of the memory that
+    /// Calls `piece` with an entry for each contiguous part of the bytes `offset..offset+len_bytes` of the memory that
     /// this scatter/gather list names, in order, until a call of `piece` fails. Bytes beyond the end of this memory are
-    /// ignored. `rest` returns the entry at a position: a position of the queue's ring of entries, or an index of the
-    /// entries copied from an SRQ.
+    /// ignored. `rest` returns the entry at a position: a position of the queue's ring of scatter/gather entries, or an
+    /// index of the entries copied from an SRQ.
     #[inline]
     pub(super) fn pieces<E>(
         &self,

@@ -63,10 +63,10 @@ pub(crate) struct GoBackN {
     /// If above `una`: each PSN from `una` to below this PSN was retransmitted, or is the PSN of a received READ
     /// response above `una`. Otherwise no PSN in flight was retransmitted.
     retransmitted_end: Psn,
-    /// Set when a NAK or implied NAK moves `next` back to `una`. While set, a NAK or implied NAK does not move `next`,
-    /// because each response after a lost READ response is an implied NAK. Cleared by a timeout; also cleared when
-    /// `una` advances, if then no READ response above `una` is recorded as received, or `una` has reached the end of
-    /// the PSNs marked lost (`lost_end`).
+    /// Set when a PSN sequence error or an implied NAK moves `next` back to `una`. While set, a further PSN sequence
+    /// error or implied NAK does not move `next`, because each response after a lost READ response is an implied NAK.
+    /// Cleared when the loss timer expires, and by an RNR NAK; also cleared when `una` advances, if then no READ
+    /// response above `una` is recorded as received, or `una` has reached the end of the PSNs marked lost (`lost_end`).
     has_gone_back: bool,
 }
 
@@ -137,8 +137,8 @@ impl GoBackN {
         }
     }
 
-    /// If `lost_end` (the end of the lost PSNs) is below `max_sent`: moves `next` past received READ responses, and
-    /// from `lost_end` to `max_sent`.
+    /// If `lost_end` (the end of the lost PSNs) is below `max_sent`: moves `next` past received READ responses. If
+    /// `next` is then `lost_end` or above, sets `next` to `max_sent`.
     /// If `lost_end` is `max_sent`, as after a timeout: does nothing, so that received READ responses are requested,
     /// too. A duplicate of such a READ response then shows that retransmitted READ responses with lower PSNs were lost.
     #[cold]
@@ -233,8 +233,9 @@ impl GoBackN {
             // PSN were lost.
             AckEvent::Duplicate { psn } => return (Acknowledgement::Received { next: self.una, psn }, None),
         };
-        // `end`: for a READ response, its PSN; otherwise the `next` of `event`. In two common cases no READ response
-        // below `end` is missing: `end` is una, or the requester has no READs.
+        // `end`: for a READ response, its PSN; otherwise the field `next` of `event` (all requests below this PSN are
+        // executed). In two common cases no READ response below `end` is missing: `end` is una, or the requester has no
+        // READs.
         let is_none_missing = end == self.una || !requests.has_reads();
         let missing = if is_none_missing { None } else { requests.first_read_before(self.una, end) };
         match (*event, missing) {
@@ -342,7 +343,8 @@ impl GoBackN {
         self.next = self.max_sent;
     }
 
-    /// After a timeout, moves `next` back to `una`. A later NAK or implied NAK can move `next` back once more.
+    /// After an expiry of the loss timer or an RNR NAK, moves `next` back to `una`. A later PSN sequence error or
+    /// implied NAK can move `next` back once more.
     pub(crate) fn on_timeout(&mut self) {
         self.next = self.una;
         self.lost_end = self.max_sent;

@@ -7,8 +7,9 @@
 //!   PTO                     retransmit the last packet     retransmit the oldest packet
 //!   2 PTO, 4 PTO, ..        retransmit the oldest packet   retransmit the oldest packet
 //!   2 PTO, .. if >= RTO     both: retransmit the oldest packet, and report a loss to congestion control
-//!   local ACK timeout       both: use up a retry, and retransmit as after a PTO; if no retry is left, fail the oldest
-//!                           work request instead
+//!   local ACK timeout       both: use up a retry, and act by one of the rows above: the first row if the loss timer
+//!                           expires for the first time since a packet was acknowledged, otherwise the second or third
+//!                           row; if no retry is left, fail the oldest work request instead
 //! ```
 
 use super::events::{Answers, RecoveryResult, Requests};
@@ -29,7 +30,8 @@ use crate::time::{Instant, OptionalInstant};
 ///   acknowledges more than the probe          in flight: una was not lost, or the responder buffers packets above una
 ///   acknowledges the probe alone,
 ///     < 1/4 shortest RTT after the probe      in flight: the ACK is of una's first transmission (Eifel, RFC 3522)
-///     before the first round-trip sample      in flight; if a timeout precedes the next ACK, lost (F-RTO, RFC 5682)
+///     before the first round-trip sample      in flight; if the loss timer expires before the next ACK, lost
+///                                             (F-RTO, RFC 5682)
 ///     otherwise                               lost; if two consecutive ACKs are < 1/4 shortest RTT apart, in flight
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -43,8 +45,8 @@ enum Probe {
     InFlight {
         at: Instant,
     },
-    /// The packets above the probe are taken as in flight. If a timeout precedes the next ACK, these packets are
-    /// retransmitted.
+    /// An ACK acknowledged the probe alone, and the packets above the probe are taken as in flight. If the loss timer
+    /// expires before the next ACK arrives, these packets are retransmitted.
     Answered,
     /// The packets above the probe are retransmitted. Each ACK sets `at` to its arrival time.
     Retransmitting {
@@ -173,7 +175,7 @@ impl LossTimer {
         match recovery {
             Recovery::GoBackN(scheme) if self.is_adaptive => self.on_improved_result(scheme, result, now),
             Recovery::GoBackN(scheme) if result.changed => {
-                // If no packet is in flight, the timer is stopped; the next packet sent arms the timer.
+                // If `next` is una (`unacked` returns 0), the timer is stopped; the next packet sent arms the timer.
                 if scheme.unacked() > 0 {
                     self.timer.restart(now)
                 } else {

@@ -165,7 +165,8 @@ mod tests {
 
     /// An [`OutOfOrderRequest`]: PSN, and the letters `f` (`first`: no other out-of-order request and no RNR NAK
     /// since the expected PSN advanced), `?` (`ack_req`), `+` (`is_kept`: newly buffered or placed) and `>`
-    /// (`extends_run` returns true). Or `rnr`: a call of `on_not_ready`, which records an RNR NAK.
+    /// (`extends_run` returns true: the PSN just below is buffered or placed, and the PSN just above is not). Or `rnr`:
+    /// a call of `on_not_ready`, which records an RNR NAK.
     type Request = &'static str;
 
     /// Columns: name; requests; replies of go-back-N, improved go-back-N, selective repeat (N: NAK, S: SACK, .: none).

@@ -117,7 +117,7 @@ const PROBE_MIN_MICROS_MAX: u8 = 100;
 const RTO_LOW_NANOS: u64 = 100_000;
 /// IRN's RTO_high: lower bound of the RTO with more than [`RTO_LOW_PKTS`] packets in flight, in nanoseconds.
 const RTO_HIGH_NANOS: u64 = 320_000;
-/// Largest number of packets in flight at which [`RTO_LOW_NANOS`] applies.
+/// Largest number of packets in flight at which [`RTO_LOW_NANOS`] is the lower bound of the RTO.
 const RTO_LOW_PKTS: u32 = 3;
 /// After this number of probe timeouts without a round-trip sample of a timed packet (`timed_psn`, the packet whose
 /// round trip is being measured), only such a sample ends the backoff of the PTO.

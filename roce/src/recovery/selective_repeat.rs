@@ -28,7 +28,8 @@ pub(crate) const WINDOW_PKTS_MAX: u32 = 4096;
 /// Reordering threshold after the first spurious retransmission, in packets.
 const REORDERING_THRESHOLD_PKTS_FIRST: u32 = 16;
 
-/// A probe of una is [`DueProbe::Doubtful`] only if more packets than this number are in flight.
+/// A probe of una is [`DueProbe::Doubtful`] (shows no loss of packets sent after the previous transmission of una) only
+/// if more packets than this number are in flight.
 const DOUBTFUL_PROBE_PKTS: u32 = 16;
 
 /// Probe that is marked for retransmission and not sent yet.
@@ -299,8 +300,9 @@ impl SelectiveRepeat {
     }
 
     /// After a probe timeout, marks a probe for retransmission: one packet, whose acknowledgement shows the loss of all
-    /// unacknowledged packets sent before the probe, unless the probe is [`DueProbe::Doubtful`]. `highest` is the
-    /// highest PSN in flight, or una if no packet is in flight; `last_due` is the PSN [`SentLog::executed`] - 1.
+    /// unacknowledged packets sent before the probe or, if the probe is [`DueProbe::Doubtful`], before the previous
+    /// transmission of una. `highest` is the highest PSN in flight, or una if no packet is in flight; `last_due` is the
+    /// PSN [`SentLog::executed`] - 1.
     ///
     /// | expiry since a packet was newly acknowledged | PSN marked |
     /// |---|---|

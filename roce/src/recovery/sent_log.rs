@@ -626,7 +626,7 @@ impl SentLog {
 
     /// Marks lost the packets of `space` with transmission numbers below `end`, and updates `oldest[space]`, the lower
     /// bound of the transmission numbers in flight. If `by_psn`, a READ response with transmission number `end - 1` is
-    /// marked only if its PSN is below `largest_acked_psn`.
+    /// marked only if its PSN is below `largest_acked_psn`, the highest acknowledged PSN with this transmission number.
     fn scan(&mut self, space: PsnSpace, end: u32, by_psn: bool) -> u32 {
         let executed = self.executed.index_in(self.una, self.sent() + 1).unwrap_or(0);
         let (from, to) = match space {

@@ -310,7 +310,8 @@ impl Script {
 
     fn executed(&mut self, next: u32) -> bool {
         let (from, time, now) = (self.model.executed, self.time(), self.nanos());
-        // The peer executes a READ request as a whole, so `next` must not be inside a READ request.
+        // The peer executes a READ request as a whole, so `next` (all PSNs below `next` are executed) must not be
+        // inside a READ request.
         let is_whole = !self.reads.iter().any(|(first, end)| (first + 1..*end).contains(&next));
         if next <= from || next > self.model.packets.len() as u32 || !is_whole {
             return false;

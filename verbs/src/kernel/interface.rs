@@ -157,8 +157,8 @@ fn read_addresses(netlink: &mut Netlink, index: u32) -> Result<Vec<(IpAddr, u8)>
 }
 
 /// Returns the interface's own address and its prefix length in bits. The address is `IFA_LOCAL` if present, because
-/// `IFA_ADDRESS` is the peer's address on a point-to-point link; otherwise the address is `IFA_ADDRESS`. Returns `None`
-/// if the address failed duplicate address detection (RFC 4862 section 5.4).
+/// on a point-to-point link `IFA_ADDRESS` is the address at the other end of the link; otherwise the address is
+/// `IFA_ADDRESS`. Returns `None` if the address failed duplicate address detection (RFC 4862 section 5.4).
 fn own_ip(message: &AddressMessage) -> Option<(IpAddr, u8)> {
     if message.header.flags.contains(AddressHeaderFlags::Dadfailed) {
         return None;

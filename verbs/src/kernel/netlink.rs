@@ -91,7 +91,7 @@ impl Netlink {
         let mut message = NetlinkMessage::new(NetlinkHeader::default(), NetlinkPayload::from(question));
         message.header.flags = NLM_F_REQUEST
             | match scope {
-                // Requests an acknowledgement, which marks the end of the answer.
+                // `NLM_F_ACK` requests a netlink acknowledgement, which marks the end of the kernel's answer.
                 Scope::One => NLM_F_ACK,
                 Scope::All => NLM_F_DUMP,
             };

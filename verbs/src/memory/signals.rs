@@ -177,7 +177,7 @@ fn pass_on(
     match earlier.map_or(libc::SIG_DFL, |earlier| earlier.sa_sigaction) {
         libc::SIG_IGN if !is_fault => {}
         // The kernel does not let a thread ignore a fault, because the thread would fault again and again. After
-        // `on_fault` has returned, the instruction faults again, and the default action ends the process.
+        // the handler `on_fault` has returned, the instruction faults again, and the default action ends the process.
         libc::SIG_IGN => restore_default(),
         libc::SIG_DFL => {
             restore_default();

@@ -18,9 +18,9 @@ use crate::stale::is_stale;
 pub(super) const PREFIX: &str = "stat.";
 /// Prefix of the file name of a statistics socket that does not listen yet.
 pub(super) const UNNAMED_PREFIX: &str = "new.";
-/// Longest wait for the next bytes of an answer. After this time, the socket is reported in [`Found::failed`].
+/// Longest wait for the next bytes of an [`Answer`]. After this time, the socket is reported in [`Found::failed`].
 const PATIENCE: Duration = Duration::from_secs(2);
-/// Longest answer that is read, in bytes: enough for the thousands of counters of a driver with many queues.
+/// Largest length of an [`Answer`], in bytes: enough for the thousands of counters of a driver with many queues.
 const ANSWER_BYTES_MAX: u64 = 1 << 20;
 
 /// The answer of a device to a reader of its statistics socket, sent as JSON.

@@ -35,8 +35,8 @@ impl StatSocket {
         let mut number = [0; 4];
         getrandom::fill(&mut number).map_err(|error| io::Error::other(error.to_string()))?;
         let name = format!("{}.{:08x}", std::process::id(), u32::from_ne_bytes(number));
-        // The socket is renamed to `path` only after it listens, because `remove_left` of another process removes a
-        // socket that has the prefix `PREFIX` and refuses connections.
+        // The socket is renamed to `path` only after it listens, because `remove_left` of another process removes
+        // each socket with the prefix `PREFIX` that refuses connections.
         let unnamed = directory.join(format!("{UNNAMED_PREFIX}{name}"));
         let path = directory.join(format!("{PREFIX}{name}"));
         let listener = UnixListener::bind(&unnamed)?;

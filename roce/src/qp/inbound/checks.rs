@@ -128,9 +128,9 @@ fn authorize_write<'m, R: Request>(
     // LAST and ONLY must carry all remaining bytes of the message; FIRST and MIDDLE must leave at least one byte.
     let left = wanted.checked_sub(len).filter(|left| (*left == 0) == request.info().ends_message());
     let Some(left) = left.filter(|_| total <= MAX_MESSAGE_BYTES) else { return Err(INVALID) };
-    // At the first packet, the memory of the whole message is checked, so that a message beyond its memory region
-    // writes nothing. The memory of each payload is checked, too, because the region may be deregistered between
-    // two packets.
+    // At the first packet, the destination memory of the whole message is checked, so that a message beyond its memory
+    // region writes nothing. The destination memory of each payload is checked, too, because the memory region may be
+    // deregistered between two packets.
     if request.info().starts_message() {
         let whole = memory.open_remote(rx.pd, rkey, va, total, Access::REMOTE_WRITE);
         whole.map_err(|_| NO_ACCESS)?;

@@ -234,7 +234,7 @@ fn a_second_version_is_compared_with_the_placed_one() {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Disposition {
-    /// The payload is in memory before the packet is executed.
+    /// The payload is in its destination memory before the packet is executed.
     Placed,
     Buffered,
 }

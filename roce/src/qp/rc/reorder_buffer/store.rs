@@ -12,8 +12,9 @@
 //!
 //! A request that takes the cells of an earlier request of the same length has them in the same order. The cells of
 //! most requests are therefore consecutive; such a request is written by one copy, and executed from its cells without
-//! a further copy. After a request took cells that are not consecutive, all cells become unused as soon as no request
-//! is buffered, so that the next requests take consecutive cells again.
+//! a further copy. After a request took cells that are not consecutive, all cells are removed from the list of free
+//! cells as soon as no request is buffered. The cells are then inserted again in the order of their indices, so that
+//! the next requests take consecutive cells.
 
 use crate::port::Payload;
 use crate::psn::Psn;
@@ -100,7 +101,7 @@ pub(crate) struct ReorderStore {
     free: u32,
     /// Number of cells that are taken or free: the cells with an index below this number. The other cells are unused.
     used: u32,
-    /// True once a request has taken cells that are not consecutive; false again when all cells are unused.
+    /// True once a request has taken cells that are not consecutive; false again when `used` is set to 0.
     is_fragmented: bool,
     oldest: u32,
     newest: u32,
@@ -218,7 +219,7 @@ impl ReorderStore {
         self.segments.get_mut((at / SEGMENT_CELLS) as usize)
     }
 
-    /// Returns the bytes of a cell, and the index of the next cell.
+    /// Returns the bytes of cell `at`, and the index of the cell linked after cell `at` (`Segment::next`).
     #[inline]
     fn cell(&self, at: u32) -> Option<(&[u8; CELL_BYTES], u32)> {
         let segment = self.segment(at)?;
@@ -275,7 +276,8 @@ impl ReorderStore {
         Some((first, is_consecutive))
     }
 
-    /// Copies `body` into the chain of cells that begins at `first`. Returns the cell after the last cell written.
+    /// Copies `body` into the chain of cells that begins at `first`. Returns the index of the cell linked after
+    /// the last cell written.
     fn fill_chain(&mut self, first: u32, body: &[u8]) -> Option<u32> {
         let mut next = first;
         for part in body.chunks(CELL_BYTES) {

@@ -86,7 +86,8 @@ impl AckPolicy {
         if matches!(self.due, Due::Refusal(_) | Due::Sack { .. }) {
             self.due = Due::Ack;
         }
-        // If `on_missing_executed` made an ACK due, the engine must schedule the queue pair to send this ACK.
+        // If `on_missing_executed` made an ACK due (a request was executed while other requests were buffered or
+        // placed), the engine must schedule the queue pair to send this ACK.
         let closed_gap = order.buffers() && self.due == Due::Ack;
         if closed_gap { ResponderAction::Answer } else { ResponderAction::Nothing }
     }

@@ -73,7 +73,8 @@ fn run_token(bench: &mut Bench, token: &str) -> String {
     token.to_owned()
 }
 
-/// Runs the packets and polls of a script. Returns the script with the responses that were sent, and the counters.
+/// Runs `script` without the responses in `script`. Returns the script with the responses that were sent, and the
+/// counters.
 fn run(script: &str, recovery: RecoveryScheme) -> (String, String) {
     let mut bench = Bench::new(recovery, Placement::InOrder, 4);
     let is_response = |token: &&str| token.starts_with(|c: char| c.is_ascii_uppercase());

@@ -35,7 +35,7 @@ pub(super) struct Transmitter<'a> {
     pub mtu_bytes: u32,
     pub msn: Msn,
     pub reads: &'a mut ReadQueue,
-    /// If false, `reads` is empty, and is not accessed.
+    /// If false, the field `reads` contains no READ, and is not accessed.
     pub has_reads: bool,
     pub acks: &'a mut AckPolicy,
 }
