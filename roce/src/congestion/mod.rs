@@ -6,14 +6,15 @@
 //! ```text
 //!   permit(now, in flight) --no, the window is full---> wait for an ACK
 //!             |            '-no, the pacer waits------> wait until next_permit_at()
-//!            yes --> on_sent --> .. on_ack, on_loss, on_cnp
+//!            yes --> on_sent --> .. on_ack, on_loss, on_detected_loss, on_cnp
 //!
 //!              | window  dcqcn  swift  timely   effect, in the schemes marked x
 //!   on_sent    |           x      x      x       the next packet waits for its time
 //!   on_ack     |                  x      x       the round trip changes window or rate
 //!   on_cnp     |           x                     a CNP reduces the rate
-//!   on_loss    |                  x              a loss reduces the window
-//!   on_detected_loss              x              losses reduce the window if they are many or the round trip is long
+//!   on_loss    |                  x              a timeout or, under both kinds of go-back-N, a NAK reduces the window
+//!   on_detected_loss              x              packets that selective repeat marks lost reduce the window if they
+//!                                                are many or the round trip is long
 //! ```
 
 pub(crate) mod dcqcn;
