@@ -90,16 +90,15 @@ counters! {
         /// SACKs received (selective repeat), with or without newly acknowledged PSNs.
         sacks_received,
         /// Spurious retransmissions (selective repeat), detected by a SACK for a duplicate request or by a duplicate
-        /// READ response. A duplicate caused by a tail loss probe is not counted.
+        /// READ response. A duplicate caused by a probe is not counted.
         spurious_retransmits,
         /// Probe timeouts that are the first since a packet was newly acknowledged, or that are shorter than the RTO;
-        /// `roce_adp_retrans_to` counts all other probe timeouts. After each probe timeout, a tail loss probe is sent
-        /// (RFC 8985).
+        /// `roce_adp_retrans_to` counts all other probe timeouts. After each probe timeout, a probe is sent (RFC 8985).
         tail_probes,
         /// Probe timeouts that are at least as long as the RTO (RFC 6298), except the first probe timeout since a
         /// packet was newly acknowledged. Each probe timeout counted here is reported to congestion control as a loss.
         roce_adp_retrans_to,
-        /// Request packets retransmitted, tail loss probes included; retransmitted READ responses are not counted.
+        /// Request packets retransmitted, probes included; retransmitted READ responses are not counted.
         retransmitted_pkts,
         /// Work requests that failed because the retry count was exceeded.
         retry_exceeded_err,

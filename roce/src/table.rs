@@ -335,8 +335,8 @@ mod tests {
     proptest! {
         #[test]
         fn the_index_behaves_as_a_map(steps in proptest::collection::vec((any::<bool>(), 0u32..64), 0..400)) {
-            // The numbers have few different low bits: runs of colliding entries wrap around the end of the index and
-            // have empty entries between them.
+            // The 64 values of `number` have few different low bits: runs of colliding entries wrap around the end of
+            // the index and have empty entries between them.
             let mut table = Table::<()>::new(32, 1000);
             let mut model = std::collections::BTreeMap::new();
             for (enters, key) in steps {

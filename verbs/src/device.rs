@@ -498,7 +498,7 @@ impl Shared {
     /// Locks the [`PortControl`]. The caller must not hold the engine's lock.
     pub(crate) fn control(&self) -> MutexGuard<'_, PortControl> {
         // A poisoned lock is used nevertheless. After a panic, the only wrong state is `restarted_at`, which may be the
-        // time of a restart that did not take place.
+        // time of a port restart that did not take place.
         self.control.lock().unwrap_or_else(PoisonError::into_inner)
     }
 

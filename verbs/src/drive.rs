@@ -167,9 +167,10 @@ impl<T: Drive> DerefMut for DriveGuard<'_, T> {
     }
 }
 
-/// Bounds of `Activity::polls_min`, the number of polls without a request of a notification after which application
-/// threads take over the port. The lower bound is more than the number of polls that an application makes between two
-/// notifications, and less than the number of polls that an application can make in the time of one thread wake-up.
+/// Bounds of `Activity::polls_min`: if application threads make this number of polls without a request of a
+/// notification, these threads take over the port. The lower bound is more than the number of polls that an application
+/// makes between two notifications, and less than the number of polls that an application can make in the time of one
+/// thread wake-up.
 ///
 /// If the application stops polling soon after a takeover, `polls_min` is doubled, so that takeovers become rare. The
 /// application may have stopped in order to read its memory in a loop until a WRITE of the peer changes the memory.
@@ -184,9 +185,9 @@ const POSTS_PER_PUSH: u32 = 16;
 /// engine.
 pub(crate) struct Activity {
     polls: AtomicU64,
-    /// Value of `polls` at the last [`Activity::end_push`]. Posts are counted per device, not per queue pair: otherwise
-    /// a thread that posts to several queue pairs in turn would push at each post, because the push for one queue pair
-    /// counts as a poll for the others.
+    /// Value of `polls`, the number of polls and pushes by application threads, at the last [`Activity::end_push`]. If
+    /// `polls` has changed since, a push is due at the next post. If each queue pair had such a value of its own, a
+    /// thread that posts to several queue pairs in turn would push at each post, because each push changes `polls`.
     polls_at_push: AtomicU64,
     /// Number of send work requests posted since the last [`Activity::end_push`]. If several threads post at the same
     /// time, this number may be too low; [`Activity::count_posts`] then requests a push after more than

@@ -89,7 +89,7 @@ pub enum OpenError {
         max_bytes: usize,
         /// The object that bounds the MTU.
         bound: &'static str,
-        /// Change that permits the MTU, or the MTU to use instead.
+        /// A change that permits the MTU, or the MTU to use instead.
         remedy: &'static str,
     },
     /// The name of a memif's socket is longer than DPDK's memif driver accepts.
@@ -97,7 +97,7 @@ pub enum OpenError {
     SocketName {
         /// Path of the socket, or name in the abstract namespace.
         name: String,
-        /// Longest name, in bytes.
+        /// Length, in bytes, of the longest socket name that DPDK's memif driver accepts.
         max: usize,
     },
     /// The capture file could not be written.

@@ -5,8 +5,8 @@ use std::io;
 
 use rustix::process::{Resource, getrlimit};
 
-/// Largest number of file descriptors that a device needs: for DPDK, the port's driver, the kernel's notifications, and
-/// the descriptors on which threads sleep.
+/// Largest number of file descriptors of a device: those of DPDK, of the port's driver and of the kernel's
+/// notifications, and those on which threads sleep.
 pub const DESCRIPTORS_PER_DEVICE: u64 = 40;
 
 /// RLIMIT_NOFILE permits fewer further open files than needed.

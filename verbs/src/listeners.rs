@@ -53,7 +53,7 @@ struct Table {
     contexts: Vec<Subscriber>,
     channels: Vec<Weak<Inbox<CompletionEvent>>>,
     objects: HashMap<Object, Listener>,
-    /// Whether a fatal error was delivered.
+    /// Whether the event [`Event::DeviceFatal`] was delivered.
     is_fatal: bool,
 }
 

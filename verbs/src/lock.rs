@@ -13,7 +13,7 @@ use dpdk_ffi::NoCancel;
 #[cfg(not(loom))]
 pub(crate) type Lock<T> = spin::mutex::SpinMutex<T, Relax>;
 
-/// Makes a thread that failed to lock a [`Lock`] call [`relax`].
+/// Calls [`relax`] while a thread waits for a [`Lock`].
 #[cfg(not(loom))]
 pub(crate) struct Relax;
 

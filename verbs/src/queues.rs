@@ -289,8 +289,8 @@ impl CqQueue {
         Ok(())
     }
 
-    /// Locks the poller of the completion queue. If another thread has the lock, yields the processor, because that
-    /// thread may be polling the engine, and returns `None`. Lock order: the poller before the engine.
+    /// Locks the poller of the completion queue. If another thread has the lock, yields the processor (that thread may
+    /// be polling the engine) and returns `None`. Lock order: the poller before the engine.
     #[inline]
     fn try_lock(&self) -> Result<Option<LockGuard<'_, CqPoller>>, Error> {
         let poller = self.poller.try_lock();

@@ -147,7 +147,8 @@ fn open_device(spec: &PortSpec, options: &DeviceOptions) -> Result<Arc<Device>, 
     let at_exit = ExitAction::new(move || {
         if let Some(shared) = at_exit.upgrade() {
             shared.send_at_exit();
-            // The drop of the last reference to `shared` would close the port during the exit of the process.
+            // If `shared` is the last reference to the device's engine and port, its drop would close the port during
+            // the exit of the process.
             mem::forget(shared);
         }
     });

@@ -360,7 +360,8 @@ mod tests {
         engine.modify_qp(qpn, &conn.to_rtr(path, Qpn::new(0x1234), Psn::new(1))).unwrap();
     }
 
-    /// Changes a queue pair to RTS and to DCQCN, which needs CE marks, so that its packets are ECT(0).
+    /// Changes a queue pair to RTS and to DCQCN. Because DCQCN needs CE marks, the queue pair then sends packets as
+    /// ECT(0).
     fn to_rts_with_dcqcn(engine: &mut Engine<LoopbackPort>, qpn: Qpn) {
         let congestion = Some(CongestionScheme::Dcqcn(DcqcnParameters::default()));
         let to_rts = QpAttr { congestion, ..ConnAttr::default().to_rts(Psn::new(1)) };

@@ -187,7 +187,7 @@ impl<P: Port> Engine<P> {
         }
     }
 
-    /// Executes the buffered and placed requests of a queue pair from the expected PSN up to the next gap.
+    /// Executes each buffered or placed request of a queue pair, from the expected PSN up to the next gap.
     #[cold]
     #[inline(never)]
     fn replay(&mut self, slot: usize) {

@@ -159,8 +159,9 @@ pub(super) struct Qp {
     pub counters: QpCounters,
     pub init: QpInit,
     attributes: Attributes,
-    /// State of a queue pair of UD, from RTR on; `None` for other transport services, which have a connection instead.
-    /// Allocated separately, so that queue pairs of other transport services contain only a pointer.
+    /// Sender and Q_Key of a queue pair of UD, from the transition to RTR on; `None` before this transition, and for
+    /// other transport services, which have a connection instead. Allocated separately, so that queue pairs of other
+    /// transport services contain only a pointer.
     pub datagrams: Option<Box<Ud>>,
     /// Time of the second flush of the queues in state ERR. The first flush may miss a receive that a thread posts
     /// during the transition to ERR; this receive is in the receive queue before the second flush.

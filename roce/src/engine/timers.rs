@@ -2,8 +2,9 @@
 //!
 //! ```text
 //!   packet sent, ACK -> `due` of the queue pair; if the queue pair has no entry at or before `due`:
-//!     entry in `ring` -- TIMER_CHECK_NANOS later --> cancelled by an ACK: no entry
-//!                                                    not yet due:         entry in `heap`, at `due`
+//!     entry in `ring` -- TIMER_CHECK_NANOS later --> `due` is cancelled:    no entry
+//!                                                    `due` has not passed:  entry in `heap`, at `due`
+//!                                                    `due` has passed:      `expire` returns the queue pair
 //! ```
 //!
 //! If `due` is less than `TIMER_CHECK_NANOS` away, or `ring` is full, the entry is inserted into `heap` at once, at

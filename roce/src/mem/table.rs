@@ -223,7 +223,7 @@ impl MemoryView {
         MemoryView { table, epoch, places: None }
     }
 
-    /// Begins the epoch: until `leave`, `open_local` and `open_remote` find regions. A thread that deregisters a region
+    /// Begins the epoch: `open_local` and `open_remote` find regions until `leave`. A thread that deregisters a region
     /// or replaces the hash table waits for `leave`. A second `enter` before `leave` has no effect.
     #[inline]
     pub(crate) fn enter(&mut self) {
@@ -233,7 +233,7 @@ impl MemoryView {
         }
     }
 
-    /// Ends the epoch: until the next `enter`, `open_local` and `open_remote` find no region. Outside the epoch,
+    /// Ends the epoch: `open_local` and `open_remote` find no region until the next `enter`. Outside the epoch,
     /// `leave` has no effect. The mutable borrow proves that no [`Span`] of a region is in use.
     #[inline]
     pub(crate) fn leave(&mut self) {

@@ -7,7 +7,8 @@ use crate::time::Instant;
 pub(crate) const SOURCE_ANSWERS_BURST: u32 = 16;
 /// Interval at which one token is credited to a bucket: 1 ms, so 1000 replies per second to a source MAC after a burst.
 pub(crate) const SOURCE_ANSWER_INTERVAL_NANOS: u64 = 1_000_000;
-/// Largest number of token buckets. A bucket for a further source replaces the bucket whose last credit is the oldest.
+/// Largest number of token buckets. A bucket for a further source MAC replaces the bucket to which tokens were credited
+/// least recently.
 pub(crate) const SOURCES_MAX: usize = 64;
 
 #[derive(Clone, Copy, Debug)]

@@ -10,8 +10,8 @@
 //!                          +-------> Incomplete
 //! ```
 //!
-//! If the cache is full, an entry in state `Failed` or `Known` is evicted to make room for a new entry. Configured
-//! entries are not evicted.
+//! If the cache is full, an entry in state `Failed` or (not drawn) `Known` is evicted to make room for a new entry.
+//! Configured entries are not evicted.
 //!
 //! A received frame never creates an entry, so received frames cannot fill the cache. A received frame changes the
 //! Ethernet address of an entry only if the frame is a reply to an outstanding query. A verification (state `Probing`)

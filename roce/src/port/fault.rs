@@ -46,7 +46,7 @@ pub enum FaultDirection {
 pub struct FaultConfig {
     /// Probability that a frame is dropped.
     pub drop_probability: Probability,
-    /// Probability that a frame is reordered: passed on after 1 to 8 later frames, or after 64 polls.
+    /// Probability that a frame is reordered: passed on after 1 to 8 later frames or 64 polls, whichever is first.
     pub reorder_probability: Probability,
     /// Probability that one random bit of a frame is flipped.
     pub corrupt_probability: Probability,
@@ -316,7 +316,7 @@ impl<P: Port> Port for Fault<P> {
         }
         // Processes the frame of the previous `tx_reserve`, which the caller has filled.
         self.pass_on();
-        // If `outgoing` is not empty, `self.port` is full, and no further frame can be sent.
+        // If a frame waits in `outgoing`, `self.port` (the inner port) is full, and no further frame can be sent.
         if self.outgoing.is_empty() { self.reserved.reserve(len_bytes) } else { None }
     }
 

@@ -23,8 +23,9 @@ pub enum Impairment {
         /// The delay in nanoseconds.
         nanos: u64,
     },
-    /// The frame is sent after `behind_pkts` later frames, or after a time limit. A port counts only packets of the
-    /// same PSN space, and its time limit is 1 ms. A simulated link counts all its frames, and its time limit is 50 us.
+    /// The frame is sent after `behind_pkts` later frames or after a time limit, whichever is first. A port counts only
+    /// packets of the same PSN space, and its time limit is 1 ms. A simulated link counts all its frames, and its time
+    /// limit is 50 us.
     Reorder {
         /// Number of later frames that are sent before this frame.
         behind_pkts: u32,

@@ -20,8 +20,8 @@ impl Staging {
         self.frames.is_empty()
     }
 
-    /// Appends a buffer of `len_bytes` bytes to `frames` and returns the buffer; `None` if `frames` is full, or
-    /// `blocked` is true.
+    /// Appends a buffer of `len_bytes` bytes to `frames` and returns the buffer; `None` if `frames` is full, or if
+    /// the last call of `drain_into` left frames in `frames` (`blocked`).
     pub(super) fn reserve(&mut self, len_bytes: usize) -> Option<&mut [u8]> {
         if self.blocked || self.frames.len() >= STAGED_FRAMES_MAX {
             return None;

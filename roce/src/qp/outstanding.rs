@@ -22,7 +22,7 @@ use crate::start;
 /// bytes takes at path MTU 256.
 pub(crate) const MAX_OUTSTANDING_PSNS: u32 = 1 << 23;
 
-/// Length of `Outstanding::assignments` of a new queue pair.
+/// Length of the array `Outstanding::assignments` (PSNs of each work request) of a new queue pair.
 const ASSIGNMENTS_MIN: u32 = 8;
 
 #[derive(Clone, Copy, Debug)]
@@ -32,7 +32,8 @@ pub(crate) struct Kind {
     pub takes_receive: bool,
 }
 
-/// An outstanding work request, and one of its PSNs. `packet` is 0 for a local operation, which has no PSN.
+/// An outstanding work request, and one of its PSNs. `packet`, the index of the PSN, is 0 for a local operation, which
+/// has no PSN.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Place {
     /// Index of the work request among the outstanding work requests; 0: the oldest.

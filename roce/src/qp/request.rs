@@ -1,4 +1,4 @@
-//! The common interface of received, buffered and placed requests.
+//! The common interface of received requests, buffered requests and placed requests.
 
 use crate::psn::Psn;
 use crate::wire::{ExtHeader, ImmDt, OpcodeInfo, Packet, Reth};

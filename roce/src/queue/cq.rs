@@ -202,8 +202,8 @@ pub(crate) enum Written {
     /// The completion was dropped, because the ring of this engine was full. This engine has dropped no completion of
     /// this completion queue before.
     Overflow,
-    /// The completion was dropped, because this engine already knew that a ring of the queue (its own, or the ring of
-    /// another engine) overflowed earlier.
+    /// The completion was dropped, because this engine already knew that a ring of the queue (the ring of this engine
+    /// or of another engine) overflowed earlier.
     Dropped,
 }
 
@@ -211,8 +211,8 @@ pub(crate) enum Written {
 pub(crate) struct CompletionQueue {
     shared: Arc<SharedCq>,
     entries: Producer<Cqe, Apart>,
-    /// True once this engine knows that a ring of the queue (its own, or the ring of another engine) overflowed; never
-    /// reset. While true, this engine drops all completions.
+    /// True once this engine knows that a ring of the queue (the ring of this engine or of another engine) overflowed;
+    /// never reset. While true, this engine drops all completions.
     has_overflowed: bool,
     /// Bits of the completions written since the last call of `is_notification_due`: `WRITTEN`, and `SOLICITED` if one
     /// of them is a solicited event or has an error.
@@ -300,8 +300,9 @@ impl CqTable {
         }
         for (index, queue) in self.queues.iter_mut().enumerate() {
             if queue.take_if(|queue| queue.shared.is_destroyed.load(Ordering::Relaxed)).is_some() {
-                // The destroyed queue is removed from `written` and `overflowed`, otherwise its events would be
-                // reported for the next queue with this index.
+                // The destroyed queue is removed from `written` (queues with a notification to check) and
+                // `overflowed` (queues with an overflow to report); otherwise an event of this queue would be reported
+                // for the next queue with this index.
                 self.written.retain(|slot| slot.index() != index);
                 self.overflowed.retain(|slot| slot.index() != index);
             }

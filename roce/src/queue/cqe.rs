@@ -94,7 +94,7 @@ pub struct Cqe {
     pub wr_id: u64,
     /// Immediate data of the message received; `None` without immediate.
     pub imm: Option<u32>,
-    /// Length in bytes of the message received, or of the send work request. A receive of UD includes the GRH area.
+    /// Length in bytes of the message received (for UD, GRH area included), or of the send work request.
     pub len_bytes: u32,
     /// QPN of the local queue pair.
     pub qpn: Qpn,

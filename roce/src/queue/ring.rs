@@ -278,7 +278,7 @@ impl<T: Copy + Send, S> Consumer<T, S> {
         self.tail_seen.wrapping_sub(self.head)
     }
 
-    /// Replaces the cells by those of the producer.
+    /// If the ring grew, replaces the consumer's reference to the old cells by a reference to the producer's new cells.
     #[cold]
     #[inline(never)]
     fn follow(&mut self) {

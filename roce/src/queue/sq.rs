@@ -135,8 +135,8 @@ impl SendPoster {
 
     /// Writes the second and all later scatter/gather entries of `data` to their ring, without publishing them, or
     /// copies the bytes of `data` to the inline memory. Then calls the function `queue`: the second argument is true
-    /// if the bytes are in the inline memory, and the third argument is the scatter/gather list of these entries or
-    /// bytes. Requires that the send queue has room for the work request.
+    /// if the bytes are in the inline memory, and the third argument is the whole scatter/gather list: all entries of
+    /// `data`, or one entry for the bytes. Requires that the send queue has room for the work request.
     /// `is_checked`: whether [`SendPoster::check_special`] has checked the operation `op` and `data`.
     #[inline(always)] // See `SendPoster::stage`.
     fn with_list(

@@ -24,7 +24,7 @@ pub struct SrqId(pub u32);
 /// Attributes of a shared receive queue (`ibv_srq_init_attr`, `ibv_srq_attr`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SrqAttr {
-    /// Protection domain of the memory regions that receives of the SRQ name.
+    /// Protection domain: the receives of the SRQ may name only memory regions of this protection domain.
     pub pd: PdId,
     /// Largest number of receives posted and not yet taken.
     pub max_wr: u32,

@@ -60,8 +60,8 @@ pub(crate) struct GoBackN {
     /// While `next` is below `max_sent`: the PSNs from `next` to below `lost_end` are lost, except the PSNs of received
     /// READ responses, and the PSNs from `lost_end` on are in flight.
     lost_end: Psn,
-    /// If above `una`: each PSN from `una` to below this PSN was retransmitted, or is the PSN of a received READ
-    /// response above `una`. Otherwise no PSN in flight was retransmitted.
+    /// If this PSN is above `una`, each PSN from `una` to below this PSN was retransmitted, or is the PSN of a received
+    /// READ response above `una`. Otherwise no PSN in flight was retransmitted.
     retransmitted_end: Psn,
     /// Set when a PSN sequence error or an implied NAK moves `next` back to `una`. While set, a further PSN sequence
     /// error or implied NAK does not move `next`, because each response after a lost READ response is an implied NAK.

@@ -1,11 +1,11 @@
 //! Loss timer of the requester. Under selective repeat and improved go-back-N, PTO and RTO are derived from the
-//! measured round trip; the expiry of a PTO or RTO does not use up a retry. Under go-back-N the timer is the local ACK
+//! measured round trip; the expiry of a PTO does not use up a retry. Under go-back-N the timer is the local ACK
 //! timeout.
 //!
 //! ```text
 //!   wait expired            selective repeat               improved go-back-N
 //!   PTO                     retransmit the last packet     retransmit the oldest packet
-//!   2 PTO, 4 PTO, ..        retransmit the oldest packet   retransmit the oldest packet
+//!   2 PTO, .. if < RTO      retransmit the oldest packet   retransmit the oldest packet
 //!   2 PTO, .. if >= RTO     both: retransmit the oldest packet, and report a loss to congestion control
 //!   local ACK timeout       both: use up a retry, and act by one of the rows above: the first row if the loss timer
 //!                           expires for the first time since a packet was acknowledged, otherwise the second or third
@@ -26,7 +26,7 @@ use crate::time::{Instant, OptionalInstant};
 ///   response after a probe                    packets above the probe are taken as
 ///   NAK                                       lost, from the PSN of the NAK on
 ///   FIRST or MIDDLE of a READ                 in flight: the response is of una's first transmission
-///   LAST or ONLY below the last PSN of a READ lost: the response is of the probe
+///   LAST or ONLY below a READ's last PSN      lost: the response is of the probe
 ///   acknowledges more than the probe          in flight: una was not lost, or the responder buffers packets above una
 ///   acknowledges the probe alone,
 ///     < 1/4 shortest RTT after the probe      in flight: the ACK is of una's first transmission (Eifel, RFC 3522)
@@ -54,7 +54,8 @@ enum Probe {
     },
 }
 
-/// Timer for probes, RTO and local ACK timeout of a requester; under go-back-N, for the local ACK timeout only.
+/// Loss timer of a requester: expires at the probe timeout or at the local ACK timeout, whichever is first; under
+/// go-back-N, at the local ACK timeout only.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct LossTimer {
     timer: RetransmitTimer,
@@ -161,8 +162,9 @@ impl LossTimer {
     }
 
     /// Updates probe, round trip and timer after a response. Returns the round trip in nanoseconds, if measured. Two
-    /// arguments apply to selective repeat only. If `samples_ack`, an ACK that closed no gap yields a round-trip
-    /// sample. If `is_rnr_wait`, the timer is not rearmed, because no request is sent before the end of the RNR wait.
+    /// arguments apply to selective repeat only. If `samples_ack`, a response that yields no round trip of the timed
+    /// packet yields the round trip of the packet just below una. If `is_rnr_wait`, the timer is not rearmed, because
+    /// no request is sent before the end of the RNR wait.
     #[inline(always)]
     pub(crate) fn on_result(
         &mut self,
@@ -337,8 +339,9 @@ impl LossTimer {
         None
     }
 
-    /// Under selective repeat, returns the round trip of the packet just below una, in nanoseconds. The ACK of this
-    /// packet must have arrived at `now` and have closed no gap.
+    /// Under selective repeat, returns the round trip of the packet just below una, in nanoseconds; `None` if this
+    /// packet was retransmitted. Requires that the response received at `now` acknowledged this packet, and that
+    /// `RecoveryResult::had_no_gap` is true: until this response no packet above una was acknowledged.
     fn take_rtt_sample_of_ack(&mut self, log: &SentLog, now: Instant) -> Option<u64> {
         let rtt_nanos = log.rtt_nanos(now)?;
         self.rto.on_sample(rtt_nanos);

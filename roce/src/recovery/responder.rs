@@ -1,5 +1,5 @@
-//! Recovery at the responder: selects the requests that are buffered, and the response that each duplicate or
-//! out-of-order request elicits.
+//! Recovery at the responder: decides whether an out-of-order request may be buffered or placed, and which response
+//! each duplicate or out-of-order request elicits.
 
 use super::RecoveryScheme;
 use crate::psn::Psn;
@@ -36,7 +36,7 @@ pub(crate) enum ResponderRecovery {
     SelectiveRepeat,
 }
 
-/// State from which go-back-N decides whether an out-of-order packet elicits a NAK.
+/// State from which go-back-N or improved go-back-N decides whether an out-of-order packet elicits a NAK.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct GapNaks {
     is_improved: bool,
@@ -74,8 +74,9 @@ impl ResponderRecovery {
         matches!(self, ResponderRecovery::SelectiveRepeat)
     }
 
-    /// Returns whether an out-of-order request with the opcode of `info` may be buffered or placed. Go-back-N drops
-    /// READ requests: the peer would retransmit a buffered READ request after the NAK, and receive all responses twice.
+    /// Returns whether an out-of-order request with the opcode of `info` may be buffered or placed. Under go-back-N
+    /// and improved go-back-N, no READ request may be buffered: the peer would retransmit the READ request after the
+    /// NAK, and receive all responses twice.
     pub(crate) fn keeps(&self, info: &OpcodeInfo) -> bool {
         match self {
             ResponderRecovery::GoBackN(_) => {

@@ -254,10 +254,11 @@ impl AdaptiveRto {
 pub(crate) enum Expiry {
     /// The first expiry since a packet was acknowledged, after one PTO: a tail loss probe (RFC 8985, section 7).
     TailLossProbe,
-    /// The second or a later expiry without an ACK, after a wait shorter than the RTO: one more probe (RFC 9002,
-    /// section 6.2).
+    /// The second or a later expiry since a packet was acknowledged, after a wait shorter than the RTO: one more probe
+    /// (RFC 9002, section 6.2).
     Pto,
-    /// The second or a later expiry without an ACK, after at least the RTO: reported to congestion control as a loss.
+    /// The second or a later expiry since a packet was acknowledged, after a wait of at least the RTO: reported to
+    /// congestion control as a loss.
     Rto,
 }
 

@@ -65,9 +65,9 @@ pub(crate) struct SentLog {
     lost: PsnSet,
     /// The retransmitted PSNs among the last `window_pkts` PSNs sent; some of these PSNs may be below una.
     retransmitted: PsnSet,
-    /// If above una, [`SentLog::has_no_gap`] returns false. A retransmission raises this PSN to one past the PSN
-    /// retransmitted. A doubtful ACK (see `doubtful`) raises this PSN to two past the highest PSN that the ACK reports
-    /// as executed, and thereby above una.
+    /// If this PSN is above una, [`SentLog::has_no_gap`] returns false. A retransmission raises this PSN to one past
+    /// the PSN retransmitted. A doubtful ACK (see `doubtful`) raises this PSN to two past the highest PSN that the ACK
+    /// reports as executed, and thereby above una.
     retransmitted_end: Psn,
     next_number: u32,
     /// Per PSN space: one past the highest transmission number acknowledged.
@@ -202,7 +202,8 @@ impl SentLog {
             && self.retransmitted.contains(psn)
     }
 
-    /// Returns whether any of the last `window_pkts` PSNs sent was retransmitted.
+    /// Returns whether any PSN in the log, that is, any of the last [`SentLog::window_pkts`] PSNs sent, was
+    /// retransmitted.
     pub(crate) fn has_retransmitted(&self) -> bool {
         !self.retransmitted.is_empty()
     }

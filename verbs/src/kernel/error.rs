@@ -95,7 +95,7 @@ pub enum KernelError {
     Answer {
         /// Operation that failed.
         doing: &'static str,
-        /// Parse error, or the missing attribute.
+        /// Error of parsing the kernel's answer, or name of the attribute that the answer lacks.
         detail: String,
     },
 }

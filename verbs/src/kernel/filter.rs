@@ -87,14 +87,13 @@ pub fn roce_filter(mac: Mac, prefix: QpnPrefix) -> [sock_filter; DROP as usize +
         jump(3, JUMP_EQUAL, mac_high, 4, VLAN),
         instruction(LOAD_HALF, SOURCE_MAC + 4),
         jump(5, JUMP_EQUAL, mac_low, DROP, VLAN),
-        // Sent frames: accepts those to `mac`.
+        // Sent frames: the destination MAC must be `mac`.
         jump(6, JUMP_EQUAL, PACKET_OUTGOING, 7, DROP),
         instruction(LOAD_WORD, 0),
         jump(8, JUMP_EQUAL, mac_high, 9, DROP),
         instruction(LOAD_HALF, 4),
         jump(10, JUMP_EQUAL, mac_low, VLAN, DROP),
-        // Accepts frames without a VLAN tag, or with VLAN ID 0 (priority tag). The kernel moves the tag to the
-        // metadata.
+        // A frame must have no VLAN tag, or VLAN ID 0 (priority tag). The kernel moves the VLAN tag to the metadata.
         instruction(LOAD_BYTE, VLAN_TAG_PRESENT),
         jump(12, JUMP_EQUAL, 0, 16, 13),
         instruction(LOAD_HALF, VLAN_TAG),
@@ -103,13 +102,13 @@ pub fn roce_filter(mac: Mac, prefix: QpnPrefix) -> [sock_filter; DROP as usize +
         instruction(LOAD_HALF, ETHERNET_BYTES - 2),
         jump(17, JUMP_EQUAL, ETHERTYPE_IPV6, 24, 18),
         jump(18, JUMP_EQUAL, ETHERTYPE_IPV4, 19, DROP),
-        // IPv4: accepts protocol UDP and no fragments. The UDP header follows the IPv4 options.
+        // IPv4: the protocol must be UDP, and the packet no fragment. The UDP header follows the IPv4 options.
         instruction(LOAD_HALF, ETHERNET_BYTES + 6),
         jump(20, JUMP_ANY_BIT, FRAGMENT, DROP, 21),
         instruction(SET_INDEX_TO_IP_HEADER_LEN, ETHERNET_BYTES),
         instruction(LOAD_BYTE, ETHERNET_BYTES + 9),
         instruction(JUMP_ALWAYS, 26 - 23 - 1),
-        // IPv6: accepts next header UDP.
+        // IPv6: the next header must be UDP.
         instruction(SET_INDEX, IPV6_BYTES),
         instruction(LOAD_BYTE, ETHERNET_BYTES + 6),
         jump(26, JUMP_EQUAL, UDP, UDP_HEADER, DROP),
@@ -147,7 +146,8 @@ mod tests {
     const SENT: Metadata = Metadata(PACKET_OUTGOING, None);
 
     /// Returns whether `program` accepts `frame` when the kernel runs `program` on a datagram of a Unix socket. The
-    /// metadata of such a datagram cannot be chosen, so `program` loads constants instead of metadata.
+    /// metadata of such a datagram cannot be chosen, so this function first replaces each load of metadata in `program`
+    /// by the load of a constant.
     fn accepts(mut program: Vec<sock_filter>, Metadata(kind, vlan): Metadata, frame: &[u8]) -> bool {
         for instruction in &mut program {
             let value = match instruction.k {

@@ -1,4 +1,4 @@
-//! The guard of UDP port 4791 of a shared port.
+//! The guard of UDP port 4791 of a shared port: sockets that prevent the kernel from answering RoCE packets.
 
 use std::io;
 use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr};

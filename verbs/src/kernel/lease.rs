@@ -78,7 +78,7 @@ impl Lease {
     }
 }
 
-/// Takes the lease `number` of `interface`.
+/// Takes the lease of the QPNs of `interface` whose 6 high bits have the value `number`.
 fn take(interface: &Interface, number: u8) -> Result<OwnedFd, KernelError> {
     let failed = |errno: Errno| KernelError::system("lease QPNs of the interface")(errno.into());
     let name = format!("roce-qpn-{}-{number}", interface.index);

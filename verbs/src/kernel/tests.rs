@@ -327,8 +327,8 @@ fn only_roce_packets_to_the_interface_reach_the_port() {
             let command = format!("echo QPN: @ {address} > /dev/udp/{address}/{port}");
             shell(&format!("ip netns exec peer bash -c '{command}'"));
         };
-        // Frames that the filter drops: UDP datagrams to another UDP port, host or process, ICMP echo, an ARP
-        // broadcast, a frame sent by v0.
+        // Frames that the filter drops: UDP datagrams to another UDP port, host or process; ICMP echo; an ARP
+        // broadcast; a frame that the kernel sends on `v0`, the interface of the port.
         shell("ip netns exec peer bash -c 'echo QPN: 0 > /dev/udp/10.9.0.1/4791'");
         send("10.9.0.1", 9);
         send("2001:db8::1", 9);

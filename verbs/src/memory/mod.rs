@@ -23,7 +23,7 @@ pub(crate) fn prepare(memory: &Memory, access: Access) -> Result<(), UnusableMem
     if !memory.is_lent() || memory.len_bytes() == 0 {
         return Ok(());
     }
-    // The list of mappings is read from a file; the read is a cancellation point.
+    // `populate` may read the mappings of this process from /proc/self/maps; this read is a cancellation point.
     let _no_cancel = NoCancel::new();
     signals::install()?;
     populate::populate(memory, access)

@@ -11,9 +11,9 @@
 //! an entry point of its own and an earlier action: the action that the signal had before the installation of the
 //! level.
 //!
-//! The handler of the program may pass a fault on to the action before it, which may be `on_fault` of a lower level. If
-//! the earlier action of the lower level were the same handler, the handler would receive the fault twice.
-//! `skip_recorded` therefore removes the handler from all lower levels.
+//! The handler of the program may pass a fault on to the action that the signal had before this handler. This action
+//! may be `on_fault` of a lower level. If the earlier action of the lower level were the handler of the program, this
+//! handler would receive the fault twice. `skip_recorded` therefore removes this handler from all lower levels.
 #![allow(unsafe_code)]
 
 use std::io;
@@ -102,7 +102,8 @@ fn install_signal(signal: &Signal, level: &mut usize) -> io::Result<()> {
     // `on_fault` may run before the next call of `action` has returned, so the earlier action (`current`) is stored
     // first.
     earlier.store(Box::into_raw(Box::new(current)), Ordering::Release);
-    // Signal mask, SA_RESTART and SA_NODEFER are those of the earlier action, whose handler `on_fault` may call.
+    // Signal mask, SA_RESTART and SA_NODEFER are those of the earlier action, because `on_fault` may call the handler
+    // of the earlier action.
     let flags = current.sa_flags & (libc::SA_RESTART | libc::SA_NODEFER);
     let own = sigaction {
         sa_sigaction: *entry as usize,

@@ -299,7 +299,8 @@ impl<P: Port> Port for Events<P> {
         if !self.is_active() {
             return self.port.tx_reserve(len_bytes);
         }
-        // If `outgoing` is not empty, `self.port` is full, and no further frame can be sent.
+        // If `outgoing`, the frames that `self.port` has not accepted yet, is not empty, `self.port` is full, and no
+        // further frame can be sent.
         if self.outgoing.is_empty() { self.reserved.reserve(len_bytes) } else { None }
     }
 

@@ -1,5 +1,5 @@
 //! Table tests of the completer: each row has a response, and the event that the completer returns. In each row the
-//! following requests were sent, and the requests below the una of the row are acknowledged:
+//! following requests were sent (index: PSN - `FIRST_PSN`), and the requests below the una of the row are acknowledged:
 //!
 //! ```text
 //!   index   0      1  2  3   4      5  6    7        8

@@ -179,7 +179,8 @@ impl ReadQueue {
     /// retransmits all outstanding READs.
     pub(crate) fn new(limit: u8, duplicates_max: Option<usize>, mtu_bytes: u32) -> Self {
         let (places, retransmits_parts) = (usize::from(limit), duplicates_max.is_some());
-        // If `limit` is 0, no READ is executed, so the queue needs no room for duplicates.
+        // If `limit`, the number of responder resources, is 0, no READ is executed, so the queue needs no room for
+        // duplicates.
         let duplicates_max = if places == 0 { 0 } else { duplicates_max.unwrap_or(places) };
         let queue = VecDeque::with_capacity(places + duplicates_max);
         ReadQueue {

@@ -242,8 +242,8 @@ impl Requester {
     }
 
     /// Returns the position of packet `psn`, whose PSN is already assigned to a work request; `None` if this work
-    /// request is the one of `local_fault`, which cannot be sent. Lost packets of earlier work requests are still
-    /// retransmitted.
+    /// request cannot be sent (its position is in the field `local_fault`). Lost packets of earlier work requests
+    /// are still retransmitted.
     #[inline]
     fn find(&self, outstanding: &mut Outstanding, psn: Psn) -> Option<Place> {
         let place = outstanding.find(psn)?;

@@ -31,7 +31,7 @@ use crate::wire::Packet;
 /// Out-of-order requests of a queue pair.
 #[derive(Debug)]
 pub(crate) struct ReorderBuffer {
-    /// PSNs of buffered and placed requests.
+    /// PSNs of buffered requests and of placed requests.
     set: OutOfOrderSet,
     /// PSNs of buffered requests.
     copies: PsnSet,
@@ -160,7 +160,7 @@ impl ReorderBuffer {
         self.set.remove(expected, psn);
     }
 
-    /// Drops all buffered and placed requests.
+    /// Drops all requests, buffered or placed.
     pub(crate) fn clear(&mut self, store: &mut ReorderStore) {
         self.drop_copies(Psn::new(0), self.copies.capacity(), store);
         self.set.clear();
@@ -170,7 +170,7 @@ impl ReorderBuffer {
     }
 
     /// Frees the buffered request with PSN `psn`, if any. Returns whether a request was freed. `psn` remains in
-    /// `set`, the PSNs of buffered and placed requests.
+    /// `set`, the PSNs of buffered requests and of placed requests.
     #[inline]
     fn drop_copy(&mut self, psn: Psn, store: &mut ReorderStore) -> bool {
         let Some(cell) = self.cell(psn) else { return false };

@@ -101,7 +101,8 @@ pub(crate) struct ReorderStore {
     free: u32,
     /// Number of cells that are taken or free: the cells with an index below this number. The other cells are unused.
     used: u32,
-    /// True once a request has taken cells that are not consecutive; false again when `used` is set to 0.
+    /// True once a request has taken cells that are not consecutive; false again when `used`, the number of cells that
+    /// are taken or free, is set to 0.
     is_fragmented: bool,
     oldest: u32,
     newest: u32,

@@ -159,7 +159,7 @@ impl Responder {
         }
     }
 
-    /// Executes the buffered and placed requests from the expected PSN up to the next gap: at most one window of PSNs.
+    /// Executes each buffered or placed request, from the expected PSN up to the next gap: at most one window of PSNs.
     #[inline(never)]
     pub(crate) fn replay(&mut self, rx: &mut RxContext<'_>, store: &mut ReorderStore) -> ResponderAction {
         while self.order.has_next() {
