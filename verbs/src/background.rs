@@ -88,8 +88,8 @@ enum Reason {
     Waiting,
 }
 
-/// A time in which the background thread need not call [`BackgroundServer::turn`], which drives the engine or prepares
-/// the next `Rest`.
+/// A period in which the background thread need not call [`BackgroundServer::turn`], which drives the engine or
+/// prepares the next `Rest`.
 #[derive(Clone, Copy)]
 pub(crate) struct Rest {
     pub(crate) until: Instant,

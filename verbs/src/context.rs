@@ -39,9 +39,9 @@ use crate::wake_set::WakeSet;
 /// destroys nothing, and leaks memory. The device of the process that opened it is not affected.
 ///
 /// DPDK cannot be started a second time in a forked process. Therefore a child process that is to use RDMA must be
-/// forked before its parent opens the first device; otherwise [`Context::open`] fails in the child process. `fork`
-/// followed by `exec`, `posix_spawn` and [`std::process::Command`] work at any time, from any thread; the new program
-/// inherits no file descriptor of the device.
+/// forked before its parent opens the first device; otherwise [`Context::open`] fails in the child process.
+/// `posix_spawn`, [`std::process::Command`], and `fork` with a subsequent `exec`, work at any time, from any thread;
+/// the new program inherits no file descriptor of the device.
 ///
 /// `ibv_fork_init` of libibverbs has no equivalent. A NIC accesses pages by their physical addresses, so after a fork
 /// a write of the parent (copy-on-write) separates the parent from the pages that the NIC accesses. Here the engine

@@ -181,8 +181,8 @@ const POLLS_MAX: u64 = 1 << 20;
 /// Number of send work requests, posted since the last push, at which [`Activity::count_posts`] requests a push.
 const POSTS_PER_PUSH: u32 = 16;
 
-/// Counts of the polls and posts by application threads, and a flag that the background thread sets while it drives the
-/// engine.
+/// Numbers of polls, pushes and posts by application threads, and a flag that the background thread sets while the
+/// background thread drives the engine.
 pub(crate) struct Activity {
     polls: AtomicU64,
     /// Value of `polls`, the number of polls and pushes by application threads, at the last [`Activity::end_push`]. If

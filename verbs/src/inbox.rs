@@ -42,7 +42,7 @@ pub(crate) struct Inbox<T, S = OwnedFd> {
 }
 
 impl<T> Inbox<T> {
-    /// Creates an inbox whose count is a new event file descriptor.
+    /// Creates an inbox with a new event file descriptor that counts the pending events.
     pub(crate) fn with_fd() -> io::Result<Self> {
         Ok(Inbox::new(eventfd(0, EventfdFlags::SEMAPHORE | EventfdFlags::NONBLOCK | EventfdFlags::CLOEXEC)?))
     }

@@ -82,8 +82,8 @@ impl ContextObjects {
         &self.events
     }
 
-    /// Returns the protection domains, memory regions and completion queues of the device, whose functions do not need
-    /// the engine's lock. Fails after a fatal error.
+    /// Returns the protection domains, memory regions and completion queues of the device. The functions of
+    /// [`SharedObjects`] do not need the engine's lock. Fails after a fatal error.
     fn shared_objects(&self) -> Result<&SharedObjects, Error> {
         self.shared().check()?;
         Ok(&self.shared().objects)

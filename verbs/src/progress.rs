@@ -122,8 +122,8 @@ impl Membership {
 struct Slot {
     id: ServerId,
     server: BackgroundServer,
-    /// The time in which the background server rests; `None` while the background server does not rest: the background
-    /// thread then calls [`BackgroundServer::turn`] in its loop.
+    /// End and reason of the period in which the background server rests; `None` while the background server does not
+    /// rest, and the background thread therefore calls [`BackgroundServer::turn`] in its loop.
     rest: Option<Rest>,
     panics: u32,
 }

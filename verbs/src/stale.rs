@@ -1,4 +1,4 @@
-//! Files of UNIX sockets that ended processes have left.
+//! Socket files that remain after the end of the processes that created the UNIX sockets.
 
 use std::fs::{self, File, TryLockError};
 use std::io::{self, ErrorKind};

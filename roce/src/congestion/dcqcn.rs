@@ -30,9 +30,9 @@ parameters! {
         /// 1: each decrease first sets the target rate to the current rate; 0: the next parameter
         /// (clamp_tgt_rate_after_time_inc) selects the decreases that do so.
         clamp_tgt_rate = 0, in 0 to 1;
-        /// Used only if `clamp_tgt_rate` is 0. 1: if the rate was increased since the last decrease, by the timer or by
-        /// the byte counter, a decrease first sets the target rate to the current rate. 0: a decrease does so only if
-        /// the rate was increased by the byte counter since the last decrease.
+        /// Used only if `clamp_tgt_rate` is 0. 1: if the timer or the byte counter has increased the rate since the
+        /// last decrease, a decrease first sets the target rate to the current rate. 0: a decrease does so only if the
+        /// byte counter has increased the rate since the last decrease.
         clamp_tgt_rate_after_time_inc = 1, in 0 to 1;
         /// Time between rate increases by the timer, in microseconds.
         rpg_time_reset = 55, in 1 to 131_071;

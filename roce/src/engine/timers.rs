@@ -163,8 +163,8 @@ impl Timers {
         self.earliest = self.earliest.min(self.timers[slot].entry);
     }
 
-    /// Removes the first entry of `ring` (times of checks). Returns the slot of the entry's queue pair; `None` if
-    /// `ring` is empty, or if `heap` (deadlines) has an entry of this queue pair.
+    /// Removes the first entry of `ring` (times of deadline checks). Returns the slot of the entry's queue pair; `None`
+    /// if `ring` is empty, or if `heap` (deadlines) has an entry of this queue pair.
     fn take_check(&mut self) -> Option<usize> {
         let (_, slot) = self.ring.pop_front()?;
         let slot = Some(slot as usize).filter(|slot| self.places[*slot] == ABSENT)?;

@@ -3,7 +3,7 @@
 //! ```text
 //!              lookup                    reply
 //!   (none) ----------> Incomplete ------------------> Known <------------- reply --------------+
-//!       ^                  |  no reply within           |  lookup after FRESH_NANOS or a claim |
+//!       ^                  |  no reply within           |  lookup after FRESH_NANOS, or claim  |
 //!       | evicted          v  ASK_WAIT_NANOS            v  of another Ethernet address         |
 //!       +------------- Failed <---- no reply ----- Probing: unicast queries, then broadcast ---+
 //!                          |  lookup after FAILED_HOLD_NANOS, or a claim

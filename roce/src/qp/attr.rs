@@ -50,7 +50,7 @@ impl PathMtu {
     }
 }
 
-/// Address vector of a peer (`struct ibv_ah_attr` with its global route, IBA 11.2.2).
+/// Address vector to a peer (`struct ibv_ah_attr` with its global route, IBA 11.2.2).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct AddressVector {
     /// GID of the peer.
@@ -129,7 +129,7 @@ pub struct QpAttr {
     pub access: Option<Access>,
     /// Q_Key of a queue pair of UD: received packets must have this Q_Key.
     pub qkey: Option<QKey>,
-    /// Address vector of the peer.
+    /// Address vector of this queue pair.
     pub path: Option<AddressVector>,
     /// Path MTU; must equal the path MTU of the peer.
     pub path_mtu: Option<PathMtu>,

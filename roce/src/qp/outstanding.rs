@@ -91,8 +91,8 @@ impl Outstanding {
         }
     }
 
-    /// Sets the first PSN, and the maximum number of responses of one READ request. No PSN may be assigned
-    /// to a work request yet.
+    /// Sets the first PSN, and the maximum number of responses of one READ request. Must not be called while a work
+    /// request has assigned PSNs.
     pub(crate) fn start(&mut self, first: Psn, read_pkts_max: u32) {
         debug_assert_eq!(self.assigned, 0);
         self.end = first;

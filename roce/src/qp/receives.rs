@@ -48,7 +48,8 @@ impl Receives {
     }
 
     /// Returns the current receive: the oldest receive of the queue pair's own receive queue, or the receive taken from
-    /// the SRQ. If the queue pair uses an SRQ and `SharedReceive::held` is `None`, takes a receive from the SRQ.
+    /// the SRQ (`SharedReceive::held`). If the queue pair uses an SRQ and `held` is `None`, takes a receive from the
+    /// SRQ.
     #[inline]
     pub(crate) fn current(&mut self, srqs: &mut SrqTable) -> Option<&RecvWqe> {
         match self {

@@ -202,9 +202,9 @@ impl SendPoster {
         }
     }
 
-    /// Copies `bytes` to the next part of the inline memory, number `inline_place`. The returned entry contains their
-    /// offset in the inline memory. Requires that the queue has room for the work request, because otherwise an
-    /// outstanding work request still uses this part.
+    /// Copies `bytes` to the part of the inline memory that has the index `inline_place`, and increments `inline_place`
+    /// modulo the depth of the queue. The returned entry contains the offset of the part in the inline memory. Requires
+    /// that the queue has room for the work request, because otherwise an outstanding work request still uses the part.
     #[inline(never)]
     fn place_inline(&mut self, bytes: &[u8], op: SendOp) -> Result<Sge, PostError> {
         match op {

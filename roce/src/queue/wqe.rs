@@ -40,14 +40,14 @@ pub enum SendOp {
     },
     /// RDMA WRITE of the gather list.
     Write {
-        /// Address of the first byte at the peer.
+        /// Address of the first byte written at the peer.
         remote_addr: u64,
         /// R_Key of the peer's region.
         rkey: RKey,
     },
     /// RDMA WRITE that consumes a receive of the peer and delivers an immediate.
     WriteWithImm {
-        /// Address of the first byte at the peer.
+        /// Address of the first byte written at the peer.
         remote_addr: u64,
         /// R_Key of the peer's region.
         rkey: RKey,
@@ -56,7 +56,7 @@ pub enum SendOp {
     },
     /// RDMA READ into the local scatter list.
     Read {
-        /// Address of the first byte at the peer.
+        /// Address of the first byte read at the peer.
         remote_addr: u64,
         /// R_Key of the peer's region.
         rkey: RKey,

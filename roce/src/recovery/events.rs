@@ -102,7 +102,8 @@ pub(crate) struct RecoveryResult {
     /// Under selective repeat: before this response was processed, no packet above una was acknowledged.
     pub had_no_gap: bool,
     pub is_spurious: bool,
-    /// Under go-back-N, the transmission that elicited the response; `None` if the response shows a loss.
+    /// Under go-back-N, the transmission that elicited the response, or `None` if the response shows a loss. Always
+    /// `None` under selective repeat.
     pub answers: Option<Answers>,
 }
 

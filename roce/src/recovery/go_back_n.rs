@@ -6,7 +6,9 @@
 //!   -----------|--------------------|--------------------|-------------> PSN
 //!   loss, timeout: next = una       (next == max_sent: nothing to retransmit)
 //!
-//!   READ responses above a gap are placed. After a loss, next moves from una to lost_end, then to max_sent:
+//!   READ responses above a gap are placed. When a loss is detected, lost_end is set to the PSN of the highest READ
+//!   response received above una, or to max_sent without such a response. next moves from una to lost_end, then to
+//!   max_sent:
 //!             una                           lost_end               max_sent
 //!              | lost | received | lost | received |  in flight        |
 //!              next .................... --> next = max_sent
@@ -57,8 +59,8 @@ pub(crate) struct GoBackN {
     max_sent: Psn,
     /// PSNs of READ responses received above `una`. If the set is not empty, the READ response `una` is missing.
     received: PsnSet,
-    /// While `next` is below `max_sent`: the PSNs from `next` to below `lost_end` are lost, except the PSNs of received
-    /// READ responses, and the PSNs from `lost_end` on are in flight.
+    /// While `next` is below `max_sent`: the PSNs from `next` to below `lost_end` are lost, and the PSNs from
+    /// `lost_end` to below `max_sent` are in flight. In both ranges, the PSNs of received READ responses are excepted.
     lost_end: Psn,
     /// If this PSN is above `una`, each PSN from `una` to below this PSN was retransmitted, or is the PSN of a received
     /// READ response above `una`. Otherwise no PSN in flight was retransmitted.

@@ -32,7 +32,8 @@ use crate::time::{Instant, OptionalInstant};
 ///     < 1/4 shortest RTT after the probe      in flight: the ACK is of una's first transmission (Eifel, RFC 3522)
 ///     before the first round-trip sample      in flight; if the loss timer expires before the next ACK, lost
 ///                                             (F-RTO, RFC 5682)
-///     otherwise                               lost; if two consecutive ACKs are < 1/4 shortest RTT apart, in flight
+///     otherwise                               lost; if a later ACK arrives < 1/4 shortest RTT after the
+///                                             previous ACK, in flight
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 // The compiler encodes the variant of an outer enum in unused values of one inner field: the field with the most unused
@@ -283,7 +284,8 @@ impl LossTimer {
         std::mem::replace(&mut self.probe, Probe::None)
     }
 
-    /// Ends the backoff. If sent packets are unacknowledged, rearms the timer; otherwise stops the timer.
+    /// Ends the backoff. If `sent_pkts`, the number of PSNs from una to the highest PSN sent, is above 0, rearms the
+    /// timer; otherwise stops the timer.
     fn rearm(&mut self, sent_pkts: u32, unacked_pkts: u32, now: Instant) {
         self.rto.on_progress();
         if sent_pkts > 0 {

@@ -67,9 +67,9 @@ const CHANGES: &[(&[i32], Change, &[i32])] = &[
     (&[1],            Insert(1),        &[1]),
     (&[1, 2],         Remove(1, 0),     &[2]),
     (&[1, 2],         Remove(3, 0),     &[1, 2]),
-    (&[1, 2],         Remove(65, 0),    &[1, 2]), // `WINDOW_PKTS` above 1
-    (&[1, 2],         Remove(-63, 0),   &[1, 2]), // `WINDOW_PKTS` below 1
-    (&[1, 2],         Remove(1, 1),     &[1, 2]), // 1 is the expected PSN
+    (&[1, 2],         Remove(65, 0),    &[1, 2]), // 65 is 1 + `WINDOW_PKTS`
+    (&[1, 2],         Remove(-63, 0),   &[1, 2]), // -63 is 1 - `WINDOW_PKTS`
+    (&[1, 2],         Remove(1, 1),     &[1, 2]), // the PSN to remove is the expected PSN
     (&[1, 2, 3],      Advance(0, 1),    &[1, 2, 3]),
     (&[1, 2, 3],      Advance(0, 0),    &[1, 2, 3]),
     (&[1, 2, 3],      Advance(1, 1),    &[2, 3]),
@@ -109,7 +109,7 @@ const BITMAPS: &[(&[i32], &[u32])] = &[
     (&[33],             &[0, 1]),
     (&[63],             &[0, 0x4000_0000]),
     (&[1, 32, 33, 63],  &[0x8000_0001, 0x4000_0001]),
-    (&[19, 20, 21],     &[0b111 << 18]), // PSNs before and after the wrap
+    (&[19, 20, 21],     &[0b111 << 18]), // `EXPECTED` + 20 is PSN 0
 ];
 
 #[test]

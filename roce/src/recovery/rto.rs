@@ -13,7 +13,7 @@ const NEVER_NANOS: u64 = u64::MAX;
 /// unacknowledged, and rearmed at progress.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct RetransmitTimer {
-    /// The local ACK timeout in nanoseconds; [`NEVER_NANOS`] if disabled.
+    /// The local ACK timeout (not the RTO of RFC 6298) in nanoseconds; [`NEVER_NANOS`] if disabled.
     rto_nanos: u64,
     /// None while the timer is disarmed.
     deadline: OptionalInstant,

@@ -28,8 +28,8 @@ pub(crate) const WINDOW_PKTS_MAX: u32 = 4096;
 /// Reordering threshold after the first spurious retransmission, in packets.
 const REORDERING_THRESHOLD_PKTS_FIRST: u32 = 16;
 
-/// A probe of una is [`DueProbe::Doubtful`] (shows no loss of packets sent after the previous transmission of una) only
-/// if more packets than this number are in flight.
+/// A probe of una is [`DueProbe::Doubtful`] (its acknowledgement shows no loss of packets sent after the previous
+/// transmission of una) only if more packets than this number are in flight.
 const DOUBTFUL_PROBE_PKTS: u32 = 16;
 
 /// Probe that is marked for retransmission and not sent yet.
@@ -342,8 +342,9 @@ impl SelectiveRepeat {
             && count == 1
             && self.log.unacked() > DOUBTFUL_PROBE_PKTS;
         self.log.retransmit(first, count);
-        // The transmission number of the probe exceeds all earlier numbers by more than the reordering threshold, so
-        // that an acknowledgement of the probe shows the loss of all packets sent before the probe.
+        // Unless the probe is doubtful, its transmission number exceeds all earlier numbers by more than the reordering
+        // threshold, so that an acknowledgement of the probe shows the loss of all unacknowledged packets sent before
+        // the probe.
         self.log.skip_numbers(self.reordering_threshold_pkts);
         self.due_probe = match is_first {
             true => DueProbe::TailLoss,

@@ -209,7 +209,7 @@ fn the_kernel_finds_neighbours_when_asked() {
         assert_eq!(neighbours.resolve(ip("2600::1")).unwrap(), Resolution::Unreachable, "no route");
         shell("ip neighbour add 10.9.0.78 lladdr 02:00:00:00:00:0b dev v0 nud permanent");
         assert_eq!(neighbours.resolve(ip("10.9.0.78")).unwrap(), Resolution::Known(PEER_MAC));
-        // The neighbour entry of v0 does not apply to d1.
+        // The neighbour entry of the interface v0 does not apply to the interface d1.
         let mut others = KernelNeighbours::open(&Interface::read("d1").unwrap()).unwrap();
         assert_ne!(others.resolve(ip("10.9.0.78")).unwrap(), Resolution::Known(PEER_MAC));
     });

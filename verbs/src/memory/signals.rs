@@ -99,8 +99,8 @@ fn install_signal(signal: &Signal, level: &mut usize) -> io::Result<()> {
         );
         return Ok(());
     };
-    // `on_fault` may run before the next call of `action` has returned, so the earlier action (`current`) is stored
-    // first.
+    // `on_fault` may run before the call of `action` that installs `on_fault` has returned, so the earlier action
+    // (`current`) is stored first.
     earlier.store(Box::into_raw(Box::new(current)), Ordering::Release);
     // Signal mask, SA_RESTART and SA_NODEFER are those of the earlier action, because `on_fault` may call the handler
     // of the earlier action.

@@ -2,7 +2,7 @@
 //! opened the device, can read the counters from this socket.
 //!
 //! ```text
-//!   process with a device:  DIRECTORY/stat.PID.NUMBER, a socket                    (directory.rs, socket.rs)
+//!   process with a device:  DIRECTORY/stat.PID.RANDOM, a socket                    (directory.rs, socket.rs)
 //!                           background thread: accept -> send one JSON object -> close
 //!   roce stat:              connect to every socket of every DIRECTORY -> DeviceStat   (read.rs)
 //!   counters of roce run:   connect to the sockets of the processes of the run -> DeviceStat

@@ -26,10 +26,10 @@ use std::sync::Arc;
 
 const PD: PdId = PdId(1);
 const SENT_PKTS: u32 = 8;
-/// Length of the first READ in bytes; the payload of its last response has 100 bytes.
+/// Length of the READ from PSN `FIRST_PSN` + 1 on, in bytes; the payload of its last response has 100 bytes.
 const READ_BYTES: u32 = 2 * MTU_BYTES + 100;
 const SHORT_READ_BYTES: u32 = 8;
-/// The second READ is placed at this offset in the memory region, in bytes.
+/// Offset in the memory region, in bytes, at which the response to the READ with PSN `FIRST_PSN` + 7 is placed.
 const SHORT_READ_AT: u64 = 4096;
 
 struct Bench {

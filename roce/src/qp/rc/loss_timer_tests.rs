@@ -7,7 +7,7 @@
 //!     ack P, nak P    ACK of all PSNs below P; PSN sequence error with PSN P
 //!     sack P Q..      SACK: PSNs below P executed, PSNs Q.. buffered     stale    a stale response
 //!     resp P          READ response LAST or ONLY with PSN P
-//!     part P          READ response ONLY with PSN P, to a probe that requests no other response
+//!     part P          resp P, for an ONLY elicited by a probe that requests no other response
 //!     first P         READ response FIRST or MIDDLE with PSN P
 //!     rnr P W         RNR NAK with PSN P and a wait of W us
 //!     out       sends the retransmissions that RNR wait and `in_flight_pkts_max` permit

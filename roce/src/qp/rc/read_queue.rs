@@ -100,7 +100,7 @@ impl Waiting {
 pub(crate) enum NotQueued {
     /// The peer has more READs outstanding than the responder resources permit.
     OverLimit,
-    /// Duplicates fill the queue; the READ is dropped, and the peer may retransmit it.
+    /// Duplicates fill the queue of READs; the READ is dropped as if lost.
     NoRoom,
     /// The READ is a duplicate, but is not part of a READ in the responder resources.
     NotRemembered,

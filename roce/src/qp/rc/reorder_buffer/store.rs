@@ -99,10 +99,11 @@ pub(crate) struct ReorderStore {
     cells_max: u32,
     taken: u32,
     free: u32,
-    /// Number of cells that are taken or free: the cells with an index below this number. The other cells are unused.
+    /// Number of cells that are taken or in the list of free cells: the cells with an index below this number. The
+    /// other cells are unused.
     used: u32,
-    /// True once a request has taken cells that are not consecutive; false again when `used`, the number of cells that
-    /// are taken or free, is set to 0.
+    /// True once a request has taken cells that are not consecutive; false again when no request is buffered, and
+    /// all cells are removed from the list of free cells.
     is_fragmented: bool,
     oldest: u32,
     newest: u32,
@@ -227,7 +228,7 @@ impl ReorderStore {
         Some((segment.bytes.at(at), *segment.next.at(at)))
     }
 
-    /// As [`ReorderStore::cell`]; the bytes may be written.
+    /// Returns the same as [`ReorderStore::cell`], with write access to the bytes.
     #[inline]
     fn cell_mut(&mut self, at: u32) -> Option<(&mut [u8; CELL_BYTES], u32)> {
         let segment = self.segment_mut(at)?;

@@ -1,4 +1,5 @@
-//! Test of the responder resources: 2^24 PSNs after a READ, an ACK may have the PSN that the READ had.
+//! Test of the responder resources: 2^24 PSNs after a READ, PSNs repeat, and the responder must acknowledge a request
+//! that has the PSN of the earlier READ.
 
 use super::{Responder, ResponderConfig};
 use crate::id::{Msn, RKey};

@@ -50,7 +50,7 @@ impl Transmitter<'_> {
         if let Some((trigger, duplicate, no_room)) = self.acks.sack()
             && *tx.budget > 0
         {
-            // The SACK is sent before READ responses, because the peer retransmits a lost request only after the SACK.
+            // The SACK is sent before READ responses, because the SACK makes the peer retransmit lost requests.
             let header = SackEth { version: SackEth::VERSION, duplicate, no_room, trigger };
             if self.send_sack(header, tx).is_err() {
                 return TxOutcome::TxRingFull;
