@@ -151,7 +151,8 @@ pub enum ConfigError {
     Text {
         /// Name of the file or environment variable that was read; "configuration" if a configuration was written.
         source_name: String,
-        /// Line and error of the text that was read, or error of the configuration that was written.
+        /// If a text was read: the line and the reason why the text is refused. If a configuration was written: the
+        /// reason why it cannot be written as TOML.
         reason: String,
     },
     /// [`PORT_VARIABLE`] contains a text that is no port name.

@@ -109,8 +109,9 @@ impl Model {
         }
     }
 
-    /// Acknowledges the requests from `from` to below `end`. The transmission number of a retransmitted request does
-    /// not raise `largest_acked` if a higher PSN in the request's run of newly acknowledged PSNs was sent once.
+    /// Acknowledges the requests from `from` to below `end`. The transmission number of a retransmitted request does not
+    /// raise `largest_acked` if a higher PSN was sent once, and this call newly acknowledges this PSN and all PSNs
+    /// between the two.
     fn ack_below(&mut self, from: u32, end: u32, now: u64) {
         let is_once = |packet: &Packet| !packet.is_acked && packet.transmissions == 1;
         if let Some((psn, largest_acked)) = self.doubtful.take_if(|(psn, _)| *psn + 1 == from)
