@@ -19,29 +19,36 @@ impl<T> CircularArray<T> {
         self.values.len() as u32
     }
 
+    /// Returns the position of the element at `index`.
+    #[inline]
+    fn position(&self, index: u32) -> usize {
+        index as usize & (self.values.len() - 1)
+    }
+
     #[inline]
     #[expect(clippy::indexing_slicing, reason = "masked by a length that is a power of two, never 0")]
     pub(crate) fn at(&self, index: u32) -> &T {
-        &self.values[index as usize & (self.values.len() - 1)]
+        &self.values[self.position(index)]
     }
 
     #[inline]
     #[expect(clippy::indexing_slicing, reason = "masked by a length that is a power of two, never 0")]
     pub(crate) fn at_mut(&mut self, index: u32) -> &mut T {
-        &mut self.values[index as usize & (self.values.len() - 1)]
+        let position = self.position(index);
+        &mut self.values[position]
     }
 
     /// Returns the `len` elements from index `first` on; `None` if they are not adjacent, because they wrap.
     #[inline]
     pub(crate) fn slice(&self, first: u32, len: u32) -> Option<&[T]> {
-        let first = first as usize & (self.values.len() - 1);
+        let first = self.position(first);
         self.values.get(first..first + len as usize)
     }
 
     /// As [`CircularArray::slice`]; the elements may be written.
     #[inline]
     pub(crate) fn slice_mut(&mut self, first: u32, len: u32) -> Option<&mut [T]> {
-        let first = first as usize & (self.values.len() - 1);
+        let first = self.position(first);
         self.values.get_mut(first..first + len as usize)
     }
 

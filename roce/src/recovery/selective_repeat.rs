@@ -89,17 +89,19 @@ impl SelectiveRepeat {
     #[inline(never)]
     pub(crate) fn on_sent(&mut self, span: u32, now: Instant) {
         let psn = self.log.next_psn();
-        // If an ACK arrives less than the shortest round trip after the latest transmission of its PSN, loss detection
-        // ignores the ACK, because an earlier transmission may have elicited it. A tail loss probe retransmits the
-        // packet in flight with the highest PSN of its PSN space. If no other packet in flight was retransmitted, both
-        // transmissions of this packet are later than those of the other packets. Therefore an ACK of this packet shows
-        // the loss of the other packets, whichever of the two transmissions elicited the ACK. So that the ACK is not
-        // ignored, the sent-packet log records the send time of the probe minus `RTT_UNKNOWN_NANOS` (2^31 ns).
-        let long_ago = Instant::from_nanos(now.as_nanos().wrapping_sub(RTT_UNKNOWN_NANOS));
-        let [tail_loss, later] = self.probes.map(|(first, _)| first);
         match self.due_probe {
-            DueProbe::TailLoss if psn == tail_loss => self.log.on_sent(psn, span, long_ago),
-            DueProbe::Doubtful if psn == later => self.log.on_doubtful_probe_sent(psn, now),
+            // If an ACK arrives less than the shortest round trip after the latest transmission of its PSN, loss
+            // detection ignores the ACK, because an earlier transmission may have elicited it. A tail loss probe
+            // retransmits the packet in flight with the highest PSN of its PSN space. If no other packet in flight was
+            // retransmitted, both transmissions of this packet are later than those of the other packets. Therefore an
+            // ACK of this packet shows the loss of the other packets, whichever of the two transmissions elicited the
+            // ACK. So that the ACK is not ignored, the sent-packet log records the send time of the probe minus
+            // `RTT_UNKNOWN_NANOS` (2^31 ns).
+            DueProbe::TailLoss if psn == self.probes[0].0 => {
+                let long_ago = Instant::from_nanos(now.as_nanos().wrapping_sub(RTT_UNKNOWN_NANOS));
+                self.log.on_sent(psn, span, long_ago);
+            }
+            DueProbe::Doubtful if psn == self.probes[1].0 => self.log.on_doubtful_probe_sent(psn, now),
             _ => return self.log.on_sent(psn, span, now),
         }
         self.due_probe = DueProbe::None;
@@ -335,21 +337,21 @@ impl SelectiveRepeat {
         // all packets in flight would be retransmitted. If the packets in flight were lost, an ACK of the next packet
         // sent, or of the next tail loss probe, shows their loss. If at most `DOUBTFUL_PROBE_PKTS` packets are in
         // flight, the ACK of una is nevertheless taken as the ACK of the probe.
-        let is_doubtful = !is_first
-            && first == una
+        let is_doubtful = count == 1
             && !self.log.is_executed(una)
             && !self.log.is_lost(una)
-            && count == 1
             && self.log.unacked() > DOUBTFUL_PROBE_PKTS;
         self.log.retransmit(first, count);
         // Unless the probe is doubtful, its transmission number exceeds all earlier numbers by more than the reordering
         // threshold, so that an acknowledgement of the probe shows the loss of all unacknowledged packets sent before
         // the probe.
         self.log.skip_numbers(self.reordering_threshold_pkts);
-        self.due_probe = match is_first {
-            true => DueProbe::TailLoss,
-            false if is_doubtful => DueProbe::Doubtful,
-            false => DueProbe::None,
+        self.due_probe = if is_first {
+            DueProbe::TailLoss
+        } else if is_doubtful {
+            DueProbe::Doubtful
+        } else {
+            DueProbe::None
         };
         let [tail_loss, later] = &mut self.probes;
         *(if is_first { tail_loss } else { later }) = (first, count);

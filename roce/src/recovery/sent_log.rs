@@ -254,17 +254,22 @@ impl SentLog {
             *self.transmissions.at_mut(psn.value().wrapping_add(i)) =
                 Transmission { number: number.wrapping_add(i), sent_nanos };
         }
-        let end = psn.plus(span);
         if psn == self.max_sent {
-            self.max_sent = end;
+            self.max_sent = psn.plus(span);
             self.retransmitted.remove_range(psn, span);
         } else {
-            for psn in (0..span).map(|i| psn.plus(i)) {
-                self.lost.remove(psn);
-                self.retransmitted.insert(psn);
-            }
-            self.raise_retransmitted_end(end);
+            self.mark_retransmitted(psn, span);
         }
+    }
+
+    /// Marks `span` PSNs from `psn` on as retransmitted and in flight.
+    #[inline]
+    fn mark_retransmitted(&mut self, psn: Psn, span: u32) {
+        for psn in (0..span).map(|i| psn.plus(i)) {
+            self.lost.remove(psn);
+            self.retransmitted.insert(psn);
+        }
+        self.raise_retransmitted_end(psn.plus(span));
     }
 
     /// Records that the probe `psn`, a request, was retransmitted at `sent_at`. The probe keeps the transmission number
@@ -274,12 +279,16 @@ impl SentLog {
         let transmission = self.transmissions.at_mut(psn.value());
         transmission.sent_nanos = low_nanos(sent_at);
         let number = transmission.number;
-        if is_before(number, self.oldest[PsnSpace::Request]) {
-            self.oldest[PsnSpace::Request] = number;
+        self.lower_oldest(PsnSpace::Request, number);
+        self.mark_retransmitted(psn, 1);
+    }
+
+    /// Lowers `oldest` of `space` to `number`, the transmission number of a packet in flight, unless `oldest` is lower.
+    #[inline]
+    fn lower_oldest(&mut self, space: PsnSpace, number: u32) {
+        if is_before(number, self.oldest[space]) {
+            self.oldest[space] = number;
         }
-        self.lost.remove(psn);
-        self.retransmitted.insert(psn);
-        self.raise_retransmitted_end(psn.plus(1));
     }
 
     #[inline]
@@ -375,9 +384,7 @@ impl SentLog {
             self.executed_number = number.wrapping_add(count - 1);
             number
         };
-        if is_before(number, self.oldest[PsnSpace::Response]) {
-            self.oldest[PsnSpace::Response] = number;
-        }
+        self.lower_oldest(PsnSpace::Response, number);
     }
 
     /// Records a SACK of the READ request of `count` PSNs from `first` on: the peer buffers the READ request.

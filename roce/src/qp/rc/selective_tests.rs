@@ -68,6 +68,13 @@ impl Reader {
         self.respond(ResponseEvent::Ack(event));
     }
 
+    /// A SACK with expected PSN `next`, elicited by packet `trigger`; both are indices.
+    fn sack(&mut self, next: u32, trigger: u32, no_room: bool, bitmap: &[u8]) {
+        let (next, trigger) = (Self::psn(next), Self::psn(trigger));
+        let header = SackEth { version: SackEth::VERSION, duplicate: false, no_room, trigger };
+        self.event(AckEvent::Sack { next, header, bitmap });
+    }
+
     fn respond(&mut self, outcome: ResponseEvent<'_>) {
         let failed =
             self.requester.on_response_event(self.now, outcome, &mut self.outstanding, &mut self.counters);
@@ -98,10 +105,7 @@ fn an_acknowledgement_of_requests_says_nothing_of_responses_asked_for_again() {
     reader.requester.recovery.on_sent(1, reader.now);
     // The requester sends two more READ requests; the SACK reports the first of these two as missing.
     (0..2).for_each(|_| reader.read());
-    let trigger = Reader::psn(2 * READ_PKTS);
-    let header = SackEth { version: SackEth::VERSION, duplicate: false, no_room: false, trigger };
-    let bitmap = (1u32 << (READ_PKTS - 1)).to_be_bytes();
-    reader.event(AckEvent::Sack { next: Reader::psn(READ_PKTS), header, bitmap: &bitmap });
+    reader.sack(READ_PKTS, 2 * READ_PKTS, false, &(1u32 << (READ_PKTS - 1)).to_be_bytes());
     let recovery = &mut reader.requester.recovery;
     assert_eq!(recovery.next_psn(), Reader::psn(READ_PKTS));
     recovery.on_sent(READ_PKTS, reader.now);
@@ -112,14 +116,12 @@ fn an_acknowledgement_of_requests_says_nothing_of_responses_asked_for_again() {
 fn what_the_peer_reneged_on_is_retransmitted() {
     let mut reader = Reader::new();
     (0..6).for_each(|_| reader.send());
-    let header =
-        SackEth { version: SackEth::VERSION, duplicate: false, no_room: false, trigger: Reader::psn(5) };
-    reader.event(AckEvent::Sack { next: Reader::psn(0), header, bitmap: &0b1_1111u32.to_be_bytes() });
+    reader.sack(0, 5, false, &0b1_1111u32.to_be_bytes());
     assert_eq!(reader.requester.recovery.next_psn(), Reader::psn(0));
     reader.requester.recovery.on_sent(1, reader.now);
     assert!(!reader.requester.recovery.is_retransmission(), "the others had arrived");
     // Packet 0 is executed. Packets 3 and 5 are still buffered; packets 1, 2 and 4 were dropped (reneging).
-    reader.event(AckEvent::Sack { next: Reader::psn(1), header, bitmap: &0b1010u32.to_be_bytes() });
+    reader.sack(1, 5, false, &0b1010u32.to_be_bytes());
     let mut again = Vec::new();
     while reader.requester.recovery.is_retransmission() {
         again.push(reader.requester.recovery.next_psn());
@@ -160,10 +162,7 @@ fn want_of_room_reduces_the_packets_in_flight_once_in_a_window() {
     reader.event(AckEvent::Ack { next: Reader::psn(60) });
     (0..40).for_each(|_| reader.send());
     let on_no_room = |reader: &mut Reader, next: u32, trigger: u32| {
-        let trigger = Reader::psn(trigger);
-        let header = SackEth { version: SackEth::VERSION, duplicate: false, no_room: true, trigger };
-        let next = Reader::psn(next);
-        reader.event(AckEvent::Sack { next, header, bitmap: &1u32.to_be_bytes() });
+        reader.sack(next, trigger, true, &1u32.to_be_bytes());
         reader.requester.in_flight_pkts_max(&mut reader.outstanding)
     };
     assert_eq!(on_no_room(&mut reader, 60, 62), 60 / 3);
@@ -194,9 +193,7 @@ fn an_ack_of_a_stopped_peer_after_a_probe_of_una_shows_no_loss_of_many_packets()
         // The peer continues, and receives the first transmission of una, but no packet above una.
         let sack = |reader: &mut Reader, trigger: u32, bitmap: &[u8]| {
             reader.now = reader.now.plus_nanos(50_000);
-            let trigger = Reader::psn(trigger);
-            let header = SackEth { version: SackEth::VERSION, duplicate: false, no_room: false, trigger };
-            reader.event(AckEvent::Sack { next: Reader::psn(2), header, bitmap });
+            reader.sack(2, trigger, false, bitmap);
             reader.requester.recovery.next_psn() == Reader::psn(2)
         };
         assert_eq!(sack(&mut reader, 1, &[0; 4]), !is_doubtful, "{packets} in flight");
