@@ -13,8 +13,6 @@ use crate::exchange::limits::{ITERS, LAT_ITERS_MAX, OUTS, QPS, SECS, SIZE_BYTES_
 const ALL_SIZES_LOG2: u32 = 23;
 /// Default recovery: the best that needs no agreement with the peer.
 pub(super) const DEFAULT_RECOVERY: RecoveryScheme = RecoveryScheme::ImprovedGoBackN;
-/// Default number of READs outstanding.
-const DEFAULT_OUTS: u8 = 16;
 
 /// The operation measured.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -289,7 +287,7 @@ impl Params {
             extent,
             qps: merge("-q", s.qps, c.qps)?.unwrap_or(1),
             mtu: agree_mtu(server, client)?,
-            outs: merge("-o", s.outs, c.outs)?.unwrap_or(DEFAULT_OUTS),
+            outs: merge("-o", s.outs, c.outs)?.unwrap_or(*OUTS.end()),
             recovery: merge("--recovery", s.recovery, c.recovery)?.map_or(DEFAULT_RECOVERY, |r| r.0),
             connection: merge("-c", s.connection, c.connection)?.unwrap_or(Connection::Rc),
             bidirectional: s.bidirectional || c.bidirectional,

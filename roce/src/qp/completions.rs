@@ -25,14 +25,14 @@ impl SendCompletions<'_> {
                 return;
             }
             let Some(wqe) = outstanding.wqe(0) else { return };
-            let cqe = wqe.flags.signaled.then(|| self.cqe(wqe, WcStatus::Success));
+            let (is_signaled, cqe) = (wqe.flags.signaled, self.cqe(wqe, WcStatus::Success));
             // The work request is released before its CQE is written, so that an application that polls the CQE finds
             // room for a post.
             outstanding.release(span);
             if span.packets > 0 && !span.is_read {
                 self.counters.rdma_sends += 1;
             }
-            if let Some(cqe) = cqe {
+            if is_signaled {
                 self.cqs.write(self.cq, cqe, false);
             }
         }

@@ -71,7 +71,7 @@ pub(crate) struct Outstanding {
     cursor: u32,
     /// Maximum number of responses of one READ request. A READ with more responses needs several READ requests.
     read_pkts_max: u32,
-    /// Number of READ requests sent for READs that have not completed; counted under selective repeat only.
+    /// Number of READ requests sent of which at least one response is missing; counted under selective repeat only.
     read_requests: u32,
 }
 
@@ -119,15 +119,11 @@ impl Outstanding {
         self.read_requests += 1;
     }
 
-    /// Returns the number of READ requests in flight: sent, and not all of their responses are below `una`.
+    /// Returns the number of outstanding READ requests, which `max_rd_atomic` limits. Under selective repeat: READ
+    /// requests sent of which at least one response is missing. Under go-back-N: READs not completed.
     #[inline]
-    pub(crate) fn read_requests_in_flight(&self, una: Psn) -> u32 {
-        if self.read_pkts_max == u32::MAX {
-            return self.assigned_reads;
-        }
-        let oldest = self.oldest().filter(|span| span.is_read);
-        let acked_pkts = oldest.and_then(|span| una.index_in(span.first, span.packets)).unwrap_or(0);
-        self.read_requests - acked_pkts / self.read_pkts_max
+    pub(crate) fn outstanding_reads(&self) -> u32 {
+        if self.read_pkts_max == u32::MAX { self.assigned_reads } else { self.read_requests }
     }
 
     /// Returns whether all posted work requests have completed.
@@ -309,9 +305,6 @@ impl Outstanding {
         self.assigned -= 1;
         if span.is_read {
             self.assigned_reads -= 1;
-            // The subtraction saturates: a READ flushed in state ERR may have sent fewer than `requests` READ requests.
-            let requests = span.packets.div_ceil(self.read_pkts_max);
-            self.read_requests = self.read_requests.saturating_sub(requests);
         }
     }
 }
@@ -326,6 +319,11 @@ impl Requests for Outstanding {
     #[inline]
     fn has_reads(&self) -> bool {
         self.assigned_reads > 0
+    }
+
+    #[inline]
+    fn on_read_answered(&mut self) {
+        self.read_requests -= 1;
     }
 
     fn first_read_before(&self, una: Psn, end: Psn) -> Option<Psn> {

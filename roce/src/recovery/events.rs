@@ -26,12 +26,12 @@ pub(crate) enum AckEvent<'p> {
         /// Bitmap of the out-of-order PSNs received, from the expected PSN + 1 on.
         bitmap: &'p [u8],
     },
-    /// A READ response: all requests below `request_end` are executed. The payload was placed, unless the state of the
+    /// A READ response: all requests below the end of `request` are executed. The payload was placed, unless the state of the
     /// PSN is [`ResponseState::BeyondWindow`].
     ReadResponse {
         psn: Psn,
-        /// PSN after the last PSN of the READ request.
-        request_end: Psn,
+        /// PSNs of the READ request.
+        request: PsnSpan,
         /// The opcode of the response is LAST or ONLY.
         ends_message: bool,
     },
@@ -122,6 +122,9 @@ pub(crate) trait Requests {
     fn request_at(&mut self, psn: Psn) -> Option<PsnSpan>;
 
     fn has_reads(&self) -> bool;
+
+    /// Under selective repeat: records that the last missing response of a READ request was received.
+    fn on_read_answered(&mut self);
 
     /// Returns the lowest PSN in `una..end` that belongs to a READ. The READ response with this PSN is missing: its
     /// arrival would have advanced una above this PSN.

@@ -248,9 +248,9 @@ impl GoBackN {
             (AckEvent::SequenceError { next }, None) => {
                 (Acknowledgement::Lost { next }, Some(Nak::SequenceError))
             }
-            (AckEvent::ReadResponse { psn, request_end, ends_message }, None) => {
+            (AckEvent::ReadResponse { psn, request, ends_message }, None) => {
                 let after = psn.plus(1);
-                let answers = match (after == request_end, ends_message) {
+                let answers = match (after == request.end(), ends_message) {
                     (true, _) => Answers::Any,
                     (false, true) => Answers::Probe,
                     (false, false) => Answers::First,
@@ -526,6 +526,10 @@ mod tests {
 
         fn has_reads(&self) -> bool {
             true
+        }
+
+        fn on_read_answered(&mut self) {
+            unreachable!("go-back-N counts READs, not READ requests");
         }
 
         fn first_read_before(&self, una: Psn, end: Psn) -> Option<Psn> {

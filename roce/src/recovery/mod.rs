@@ -299,6 +299,16 @@ impl Recovery {
         }
     }
 
+    /// Returns the number of READ requests that the peer buffers because an earlier request is missing. Always 0 under
+    /// go-back-N: the peer buffers no READ request.
+    #[inline]
+    pub(crate) fn buffered_reads(&self) -> u32 {
+        match self {
+            Recovery::GoBackN(_) => 0,
+            Recovery::SelectiveRepeat(scheme) => scheme.log().buffered_reads(),
+        }
+    }
+
     /// Returns whether the READ request to be sent next, of `span` responses, is doubled: under selective repeat, at
     /// its first transmission, if `span` is at least [`DOUBLED_PKTS_MIN`] and one of the last `window_pkts` PSNs sent
     /// was retransmitted. If a READ request that is not doubled is lost, the peer sends no responses for a round trip.

@@ -8,6 +8,16 @@ use crate::wire::{OpcodeInfo, Operation, Transport};
 /// Maximum number of duplicate READ requests (for whole READs or parts) queued under selective repeat.
 pub(crate) const DUPLICATE_READS_MAX: usize = 512;
 
+/// Limits of the READ requests of a selective-repeat peer.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct SelectiveReads {
+    /// Maximum number of duplicate READ requests queued.
+    pub duplicates_max: usize,
+    /// The agreed window in packets: the maximum number of READs served at once, and the number of PSNs, up to the
+    /// highest PSN executed, of which the peer may request READ responses again.
+    pub window_pkts: u32,
+}
+
 /// Response of a responder to a request that is executed, is a duplicate or is out of order.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Reply {
@@ -33,7 +43,7 @@ pub(crate) struct OutOfOrderRequest {
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum ResponderRecovery {
     GoBackN(GapNaks),
-    SelectiveRepeat,
+    SelectiveRepeat { window_pkts: u32 },
 }
 
 /// State from which go-back-N or improved go-back-N decides whether an out-of-order packet elicits a NAK.
@@ -57,21 +67,25 @@ impl ResponderRecovery {
                     nak_cause: Psn::default(),
                 })
             }
-            RecoveryScheme::SelectiveRepeat { .. } => ResponderRecovery::SelectiveRepeat,
+            RecoveryScheme::SelectiveRepeat { window_pkts } => {
+                ResponderRecovery::SelectiveRepeat { window_pkts }
+            }
         }
     }
 
-    /// Returns the maximum number of duplicate READs queued; `None` stands for `max_dest_rd_atomic`.
-    pub(crate) fn duplicate_reads_max(&self) -> Option<usize> {
-        match self {
+    /// Returns the limits of READ requests; `None` under go-back-N, where `max_dest_rd_atomic` is the limit.
+    pub(crate) fn selective_reads(&self) -> Option<SelectiveReads> {
+        match *self {
             ResponderRecovery::GoBackN(_) => None,
-            ResponderRecovery::SelectiveRepeat => Some(DUPLICATE_READS_MAX),
+            ResponderRecovery::SelectiveRepeat { window_pkts } => {
+                Some(SelectiveReads { duplicates_max: DUPLICATE_READS_MAX, window_pkts })
+            }
         }
     }
 
     #[inline]
     pub(crate) fn accepts_numbered_sends(&self) -> bool {
-        matches!(self, ResponderRecovery::SelectiveRepeat)
+        matches!(self, ResponderRecovery::SelectiveRepeat { .. })
     }
 
     /// Returns whether an out-of-order request with the opcode of `info` may be buffered or placed. Under go-back-N
@@ -82,7 +96,7 @@ impl ResponderRecovery {
             ResponderRecovery::GoBackN(_) => {
                 info.operation != Operation::ReadRequest && info.transport != Transport::Manufacturer
             }
-            ResponderRecovery::SelectiveRepeat => true,
+            ResponderRecovery::SelectiveRepeat { .. } => true,
         }
     }
 
@@ -92,14 +106,14 @@ impl ResponderRecovery {
     pub(crate) fn reports_gap(&self, has_gap: impl FnOnce() -> bool) -> bool {
         match self {
             ResponderRecovery::GoBackN(_) => false,
-            ResponderRecovery::SelectiveRepeat => has_gap(),
+            ResponderRecovery::SelectiveRepeat { .. } => has_gap(),
         }
     }
 
     /// Returns whether a duplicate of the request elicits no response: under selective repeat, a duplicate READ request
     /// without AckReq is the second packet of a doubled READ request. A retransmitted READ request has AckReq.
     pub(crate) fn is_doubled(&self, info: &OpcodeInfo, ack_req: bool) -> bool {
-        let is_selective = matches!(self, ResponderRecovery::SelectiveRepeat);
+        let is_selective = matches!(self, ResponderRecovery::SelectiveRepeat { .. });
         is_selective && info.operation == Operation::ReadRequest && !ack_req
     }
 
@@ -108,7 +122,7 @@ impl ResponderRecovery {
     pub(crate) fn on_duplicate(&self) -> Reply {
         match self {
             ResponderRecovery::GoBackN(_) => Reply::Ack,
-            ResponderRecovery::SelectiveRepeat => Reply::Sack,
+            ResponderRecovery::SelectiveRepeat { .. } => Reply::Sack,
         }
     }
 
@@ -128,7 +142,7 @@ impl ResponderRecovery {
     ) -> Option<Reply> {
         match self {
             ResponderRecovery::GoBackN(naks) => naks.on_out_of_order(request).then_some(Reply::Nak),
-            ResponderRecovery::SelectiveRepeat => {
+            ResponderRecovery::SelectiveRepeat { .. } => {
                 let is_silent = request.is_kept && !request.ack_req && extends_run();
                 (!is_silent).then_some(Reply::Sack)
             }

@@ -13,7 +13,7 @@
 //! reorders packets, and raises the threshold. If una is in flight at a probe timeout although packets above una are
 //! acknowledged, the threshold is halved.
 
-use super::events::{AckEvent, Nak, RecoveryResult, Refusal, Requests, ResponseState};
+use super::events::{AckEvent, Nak, PsnSpan, RecoveryResult, Refusal, Requests, ResponseState};
 use super::sent_log::{AckTime, RTT_UNKNOWN_NANOS, SentLog};
 use crate::psn::{Psn, PsnSpace};
 use crate::time::Instant;
@@ -127,8 +127,8 @@ impl SelectiveRepeat {
         time: AckTime,
     ) -> RecoveryResult {
         match *event {
-            AckEvent::ReadResponse { psn, request_end, .. } => {
-                self.on_read_response(psn, request_end, requests, time)
+            AckEvent::ReadResponse { psn, request, .. } => {
+                self.on_read_response(psn, request, requests, time)
             }
             _ => self.on_acknowledge(event, requests, time),
         }
@@ -172,21 +172,24 @@ impl SelectiveRepeat {
         result
     }
 
-    /// Processes the READ response `psn`, which shows that all requests below `executed` were executed. If READ
-    /// responses are newly marked lost, the response is an implied NAK.
+    /// Processes the READ response `psn` of the READ request `request`, which shows that all requests below the end of
+    /// `request` were executed. If READ responses are newly marked lost, the response is an implied NAK.
     #[inline]
     fn on_read_response(
         &mut self,
         psn: Psn,
-        executed: Psn,
+        request: PsnSpan,
         requests: &mut impl Requests,
         time: AckTime,
     ) -> RecoveryResult {
         let (una, had_no_gap) = (self.log.una(), !self.log.has_acked());
-        if executed != self.log.executed() {
-            self.on_executed(executed, requests, time);
+        if request.end() != self.log.executed() {
+            self.on_executed(request.end(), requests, time);
         }
         self.log.on_response(psn, time);
+        if !self.log.has_unacked(request) {
+            requests.on_read_answered();
+        }
         let lost_pkts = self.log.detect_losses(PsnSpace::Response, self.reordering_threshold_pkts);
         RecoveryResult {
             acked_pkts: self.log.una().distance_from(una),
@@ -263,11 +266,12 @@ impl SelectiveRepeat {
         while let Some(request) =
             requests.request_at(at).filter(|_| at.index_in(next, self.log.sent()).is_some())
         {
-            let count = if request.is_read { request.end().distance_from(at) } else { 1 };
+            let packets = if request.is_read { request.end().distance_from(at) } else { 1 };
+            let span = PsnSpan { first: at, packets, is_read: request.is_read };
             if self.log.is_acked(at) && !is_sacked(at, next, bitmap) {
-                self.log.retransmit(at, count);
+                self.log.retransmit(span);
             }
-            at = at.plus(count);
+            at = span.end();
         }
     }
 
@@ -297,7 +301,7 @@ impl SelectiveRepeat {
     /// retransmission, because the responder buffers the packets above `next`.
     pub(crate) fn on_refused(&mut self, next: Psn, requests: &mut impl Requests, time: AckTime) -> Refusal {
         let is_progress = self.on_executed(next, requests, time);
-        self.log.retransmit(next, 1);
+        self.log.retransmit(PsnSpan { first: next, packets: 1, is_read: false });
         Refusal { is_progress, in_flight_pkts: self.log.sent() }
     }
 
@@ -322,26 +326,27 @@ impl SelectiveRepeat {
         }
         let psn = self.log.last_in_flight().filter(|_| is_first).unwrap_or(una);
         let last_due = self.log.executed().minus(1);
-        let (first, count) = match requests.request_at(psn) {
+        let one = |first| PsnSpan { first, packets: 1, is_read: false };
+        let span = match requests.request_at(psn) {
             Some(read) if read.is_read && !self.log.is_executed(psn) => {
                 if self.log.is_unacked(last_due) {
-                    (last_due, 1)
+                    one(last_due)
                 } else {
-                    (read.first, read.packets)
+                    read
                 }
             }
-            _ => (psn, 1),
+            _ => one(psn),
         };
         // If the peer stopped for longer than the probe timeout, the peer now receives an earlier transmission of una
         // first, then the packets in flight, and the probe last. If the ACK of una were taken as the ACK of the probe,
         // all packets in flight would be retransmitted. If the packets in flight were lost, an ACK of the next packet
         // sent, or of the next tail loss probe, shows their loss. If at most `DOUBTFUL_PROBE_PKTS` packets are in
         // flight, the ACK of una is nevertheless taken as the ACK of the probe.
-        let is_doubtful = count == 1
+        let is_doubtful = span.packets == 1
             && !self.log.is_executed(una)
             && !self.log.is_lost(una)
             && self.log.unacked() > DOUBTFUL_PROBE_PKTS;
-        self.log.retransmit(first, count);
+        self.log.retransmit(span);
         // Unless the probe is doubtful, its transmission number exceeds all earlier numbers by more than the reordering
         // threshold, so that an acknowledgement of the probe shows the loss of all unacknowledged packets sent before
         // the probe.
@@ -354,7 +359,7 @@ impl SelectiveRepeat {
             DueProbe::None
         };
         let [tail_loss, later] = &mut self.probes;
-        *(if is_first { tail_loss } else { later }) = (first, count);
+        *(if is_first { tail_loss } else { later }) = (span.first, span.packets);
     }
 }
 

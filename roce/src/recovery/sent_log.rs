@@ -23,6 +23,7 @@
 //! before the responses to READs with higher PSNs: a response to such a part shows losses only at lower PSNs.
 
 use super::circular_array::CircularArray;
+use super::events::PsnSpan;
 use super::psn_set::PsnSet;
 use crate::psn::{PerSpace, Psn, PsnSpace};
 use crate::start;
@@ -70,6 +71,8 @@ pub(crate) struct SentLog {
     /// reports as executed, and thereby above una.
     retransmitted_end: Psn,
     next_number: u32,
+    /// Number of READ requests that a SACK acknowledged, and that the peer has not executed: the peer buffers them.
+    buffered_reads: u32,
     /// Per PSN space: one past the highest transmission number acknowledged.
     largest_acked: PerSpace<u32>,
     /// If several READ responses have the highest acknowledged transmission number: the highest acknowledged PSN among
@@ -89,6 +92,10 @@ pub(crate) struct SentLog {
     shared_end: Psn,
     /// Per PSN space: lower bound of the transmission numbers of the packets in flight.
     oldest: PerSpace<u32>,
+    /// Values of `largest_acked` of responses and of `largest_acked_psn` at the last search for lost READ responses with
+    /// reordering threshold 0. A READ response in flight with the highest acknowledged transmission number of that
+    /// search has at least this PSN.
+    searched: Option<(u32, Psn)>,
 }
 
 /// Returns whether transmission number `a` is lower than `b`. The two numbers must differ by less than 2^31.
@@ -116,6 +123,7 @@ impl SentLog {
             retransmitted: set,
             retransmitted_end: first,
             next_number: start::TRANSMISSION,
+            buffered_reads: 0,
             largest_acked: PerSpace::new(start::TRANSMISSION),
             largest_acked_psn: first,
             retransmission_acked: None,
@@ -123,6 +131,7 @@ impl SentLog {
             executed_number: start::TRANSMISSION.wrapping_sub(1),
             shared_end: first,
             oldest: PerSpace::new(start::TRANSMISSION),
+            searched: None,
         }
     }
 
@@ -190,6 +199,14 @@ impl SentLog {
         self.tracked(psn).is_some() && !(self.acked.contains(psn) && self.is_executed(psn))
     }
 
+    /// Returns whether any PSN of `span`, whose PSNs were sent, is in flight or lost.
+    #[inline]
+    pub(crate) fn has_unacked(&self, span: PsnSpan) -> bool {
+        let Some(left) = span.end().offset_from(self.una).filter(|left| *left > 0) else { return false };
+        let count = span.packets.min(left.unsigned_abs());
+        self.acked.first_missing(span.end().minus(count), count).is_some()
+    }
+
     /// Returns whether `psn` is acknowledged; false if `psn` is below una or was not sent.
     pub(crate) fn is_acked(&self, psn: Psn) -> bool {
         self.tracked(psn).is_some() && self.acked.contains(psn)
@@ -218,6 +235,12 @@ impl SentLog {
 
     pub(crate) fn is_lost(&self, psn: Psn) -> bool {
         self.tracked(psn).is_some() && self.lost.contains(psn)
+    }
+
+    /// Returns the number of READ requests that the peer buffers: acknowledged by a SACK, and not executed.
+    #[inline]
+    pub(crate) fn buffered_reads(&self) -> u32 {
+        self.buffered_reads
     }
 
     /// Returns whether any packet from una on is acknowledged.
@@ -318,7 +341,7 @@ impl SentLog {
     /// because [`is_before`] is wrong for a number 2^31 above the field.
     #[cold]
     fn renew_marks(&mut self) {
-        self.doubtful = None;
+        (self.doubtful, self.searched) = (None, None);
         let low = self.next_number.wrapping_sub(RENEW_TRANSMISSIONS);
         let marks = self.largest_acked.both_mut().into_iter().chain(self.oldest.both_mut());
         for mark in marks.chain([&mut self.executed_number]).filter(|mark| is_before(**mark, low)) {
@@ -369,6 +392,9 @@ impl SentLog {
     pub(crate) fn on_read_executed(&mut self, first: Psn, count: u32, time: AckTime) {
         self.executed = first.plus(count);
         self.raise_largest_acked(PsnSpace::Request, first, time);
+        if self.acked.contains(first) {
+            self.on_read_not_buffered();
+        }
         self.acked.remove_range(first, count);
         self.lost.remove_range(first, count);
         let number = self.transmissions.at(first.value()).number;
@@ -393,10 +419,17 @@ impl SentLog {
             return;
         }
         self.raise_largest_acked(PsnSpace::Request, first, time);
+        self.buffered_reads += u32::from(!self.acked.contains(first));
         for psn in (0..count.min(self.sent())).map(|i| first.plus(i)) {
             self.lost.remove(psn);
             self.acked.insert(psn);
         }
+    }
+
+    /// Records that a READ request acknowledged by a SACK was executed or discarded. The subtraction saturates, because
+    /// a peer that violates the protocol may report that a READ request was executed in parts.
+    fn on_read_not_buffered(&mut self) {
+        self.buffered_reads = self.buffered_reads.saturating_sub(1);
     }
 
     /// Records that the peer has responded to all READ requests that this requester sent before the request `psn`.
@@ -604,18 +637,27 @@ impl SentLog {
     #[inline]
     pub(crate) fn detect_losses(&mut self, space: PsnSpace, threshold_pkts: u32) -> u32 {
         let end = self.largest_acked[space].wrapping_sub(threshold_pkts);
-        let newly =
-            if is_before(self.oldest[space], end) { self.scan(space, end, threshold_pkts == 0) } else { 0 };
-        match self.retransmission_acked.take_if(|_| space == PsnSpace::Response) {
-            Some((number, psn)) => newly + self.scan_below(psn, number.wrapping_sub(threshold_pkts)),
+        let (oldest, is_response) = (self.oldest[space], space == PsnSpace::Response);
+        let searched = self.searched.filter(|(searched_end, _)| *searched_end == end);
+        let newly = match searched.filter(|_| is_response && threshold_pkts == 0) {
+            _ if !is_before(oldest, end) => 0,
+            // The READ responses in flight with transmission numbers below `end` all have number `end - 1`.
+            Some((_, from)) if oldest.wrapping_add(1) == end => {
+                self.searched = Some((end, self.largest_acked_psn));
+                self.scan_psns(from, self.largest_acked_psn, oldest)
+            }
+            _ => self.scan(space, end, threshold_pkts == 0),
+        };
+        match self.retransmission_acked.take_if(|_| is_response) {
+            Some((number, psn)) => newly + self.scan_psns(self.una, psn, number.wrapping_sub(threshold_pkts)),
             None => newly,
         }
     }
 
-    /// Marks lost the READ responses with PSNs below `below` and transmission numbers of at most `number`. Returns the
-    /// number of PSNs newly marked.
-    fn scan_below(&mut self, below: Psn, number: u32) -> u32 {
-        let (mut newly, mut at) = (0, 0);
+    /// Marks lost the READ responses with PSNs from `from` to below `below` and transmission numbers of at most
+    /// `number`. Returns the number of PSNs newly marked.
+    fn scan_psns(&mut self, from: Psn, below: Psn, number: u32) -> u32 {
+        let (mut newly, mut at) = (0, self.tracked(from).unwrap_or(0));
         let to = self.tracked(below).unwrap_or(0);
         while at < to {
             let (first, step) = (self.una.plus(at), (to - at).min(u64::BITS));
@@ -636,6 +678,9 @@ impl SentLog {
     /// bound of the transmission numbers in flight. If `by_psn`, a READ response with transmission number `end - 1` is
     /// marked only if its PSN is below `largest_acked_psn`, the highest acknowledged PSN with this transmission number.
     fn scan(&mut self, space: PsnSpace, end: u32, by_psn: bool) -> u32 {
+        if by_psn && space == PsnSpace::Response {
+            self.searched = Some((end, self.largest_acked_psn));
+        }
         let executed = self.executed.index_in(self.una, self.sent() + 1).unwrap_or(0);
         let (from, to) = match space {
             PsnSpace::Response => (0, executed),
@@ -673,10 +718,14 @@ impl SentLog {
         newly
     }
 
-    /// Marks lost the `count` PSNs from `first` on, even if acknowledged: the peer dropped the packets from its reorder
-    /// buffer or sent an RNR NAK, or a probe timeout expired.
-    pub(crate) fn retransmit(&mut self, first: Psn, count: u32) {
-        for psn in (0..count.min(self.window_pkts())).map(|i| first.plus(i)) {
+    /// Marks lost the PSNs of `span`, even if acknowledged: the peer dropped the packets from its reorder buffer or sent
+    /// an RNR NAK, or a probe timeout expired.
+    pub(crate) fn retransmit(&mut self, span: PsnSpan) {
+        let PsnSpan { first, packets, is_read } = span;
+        if is_read && self.is_acked(first) && !self.is_executed(first) {
+            self.on_read_not_buffered();
+        }
+        for psn in (0..packets.min(self.window_pkts())).map(|i| first.plus(i)) {
             if self.tracked(psn).is_some() {
                 self.acked.remove(psn);
                 self.lost.insert(psn);

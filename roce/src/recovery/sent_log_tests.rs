@@ -194,6 +194,11 @@ impl Script {
         self.reads.iter().any(|(from, to)| (*from..*to).contains(&psn))
     }
 
+    /// The PSNs from `from` to below `to`, of a READ request or a part of one, or of another request.
+    fn span(&self, from: u32, to: u32) -> PsnSpan {
+        PsnSpan { first: self.psn(from), packets: to - from, is_read: self.is_read(from) }
+    }
+
     fn nanos(&self) -> u64 {
         self.now.nanos_since(start::INSTANT)
     }
@@ -240,7 +245,7 @@ impl Script {
                     let read = self.reads.iter().find(|(from, to)| (*from..*to).contains(&psn));
                     let (from, to) =
                         read.filter(|_| psn >= self.model.executed).copied().unwrap_or((psn, psn + 1));
-                    self.log.retransmit(self.psn(from), to - from);
+                    self.log.retransmit(self.span(from, to));
                     for packet in &mut self.model.packets[from as usize..to as usize] {
                         (packet.is_acked, packet.is_lost) = (false, true);
                     }
@@ -262,7 +267,7 @@ impl Script {
             return;
         }
         packet.is_lost = true;
-        self.log.retransmit(self.psn(una), 1);
+        self.log.retransmit(self.span(una, una + 1));
         let lost = self.log.detect_losses(PsnSpace::Request, self.threshold_pkts);
         assert_eq!(lost, self.model.detect(0, self.threshold_pkts));
         self.log.on_doubtful_probe_sent(self.psn(una), self.now);
@@ -367,6 +372,14 @@ impl Script {
         let in_flight = |packet: &Packet| !packet.is_acked && !packet.is_lost;
         let last = packets().filter(|(_, packet)| in_flight(packet)).last();
         assert_eq!(self.log.last_in_flight(), last.map(|(psn, _)| self.psn(psn)));
+        let reads =
+            || self.reads.iter().map(|(from, to)| (*from, &self.model.packets[*from as usize..*to as usize]));
+        let buffered = reads().filter(|(from, read)| *from >= self.model.executed && read[0].is_acked);
+        assert_eq!(self.log.buffered_reads(), buffered.count() as u32);
+        for (from, read) in reads().filter(|(from, _)| *from < self.model.executed) {
+            let has_unacked = self.log.has_unacked(self.span(from, from + read.len() as u32));
+            assert_eq!(has_unacked, read.iter().any(|packet| !packet.is_acked), "READ of PSN {from}");
+        }
         assert_eq!(self.log.unacked(), packets().filter(|(_, packet)| in_flight(packet)).count() as u32);
     }
 }
@@ -538,9 +551,9 @@ fn a_packet_that_the_peer_dropped_is_lost_although_it_was_acknowledged() {
     let mut script = Script::new(FIRST, 0);
     script.play(&Send(4, false));
     script.play(&Sacked(vec![1, 2].into()));
-    script.log.retransmit(script.psn(1), 1);
+    script.log.retransmit(script.span(1, 2));
     assert_eq!(script.lost(), [0, 1]);
-    script.log.retransmit(script.psn(4), 1);
+    script.log.retransmit(script.span(4, 5));
     assert_eq!(script.lost(), [0, 1], "it was never sent");
 }
 

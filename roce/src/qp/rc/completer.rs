@@ -138,9 +138,9 @@ impl Completer<'_> {
             self.counters.stale_responses += 1;
             return ResponseEvent::Ignored;
         };
-        let request_end = self.outstanding.request_of(&place).end();
+        let request = self.outstanding.request_of(&place);
         let ends_message = packet.info.ends_message();
-        let response = ResponseEvent::Ack(AckEvent::ReadResponse { psn, request_end, ends_message });
+        let response = ResponseEvent::Ack(AckEvent::ReadResponse { psn, request, ends_message });
         match self.recovery.response_state(psn, self.outstanding) {
             ResponseState::Missing => {}
             ResponseState::Received => {

@@ -19,7 +19,7 @@ use crate::queue::{
 use crate::random::Random;
 use crate::recovery::go_back_n::Acknowledgement;
 use crate::recovery::sent_log::SentLog;
-use crate::recovery::{AckEvent, AckTime, GoBackN, Nak, Recovery, SelectiveRepeat};
+use crate::recovery::{AckEvent, AckTime, GoBackN, Nak, PsnSpan, Recovery, SelectiveRepeat};
 use crate::time::Instant;
 use crate::wire::{NakCode, Opcode, Packet, SackEth, Syndrome};
 use std::sync::Arc;
@@ -86,14 +86,14 @@ impl Bench {
         let mut scheme = GoBackN::new(psn(row.una), true);
         scheme.on_sent(sent);
         for index in row.acked {
-            let request_end = psn(index + 1);
-            let kept = AckEvent::ReadResponse { psn: psn(*index), request_end, ends_message: true };
+            let request = PsnSpan { first: psn(*index), packets: 1, is_read: true };
+            let kept = AckEvent::ReadResponse { psn: psn(*index), request, ends_message: true };
             assert_eq!(scheme.on_event(&kept, &mut self.outstanding).acked_pkts, 0);
         }
         if row.is_sent_twice {
             scheme.on_timeout();
             scheme.on_sent(sent);
-            log.retransmit(psn(row.una), sent);
+            log.retransmit(PsnSpan { first: psn(row.una), packets: sent, is_read: true });
             log.on_sent(psn(row.una), sent, Instant::ZERO);
         }
         let recovery = if is_selective {
@@ -182,8 +182,8 @@ impl Event {
                 Event::Executed(index_of(next))
             }
             ResponseEvent::Ack(AckEvent::Sack { next, .. }) => Event::Sack(index_of(next)),
-            ResponseEvent::Ack(AckEvent::ReadResponse { psn, request_end, .. }) => {
-                Event::Response(index_of(psn), index_of(request_end))
+            ResponseEvent::Ack(AckEvent::ReadResponse { psn, request, .. }) => {
+                Event::Response(index_of(psn), index_of(request.end()))
             }
             ResponseEvent::Ack(AckEvent::Duplicate { psn }) => Event::Duplicate(index_of(psn)),
             ResponseEvent::RnrNak { next, wait_nanos } => Event::Rnr(index_of(next), wait_nanos / 1000),

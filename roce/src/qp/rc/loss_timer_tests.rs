@@ -101,6 +101,9 @@ impl Sender {
         let kind = Kind { is_read, takes_receive: !is_read };
         let unacked = self.requester.recovery.sent();
         self.outstanding.assign(packets * MTU_BYTES, kind, unacked, MTU_BYTES).expect("few PSNs");
+        if is_read {
+            self.outstanding.on_read_sent();
+        }
         self.sent(packets, has_ack_req);
     }
 
@@ -129,8 +132,8 @@ impl Sender {
     }
 
     fn response(&mut self, at: i32, ends_message: bool) {
-        let request_end = self.outstanding.find(psn(at)).expect("it was requested").span.end();
-        self.respond(ResponseEvent::Ack(AckEvent::ReadResponse { psn: psn(at), request_end, ends_message }));
+        let request = self.outstanding.find(psn(at)).expect("it was requested").span;
+        self.respond(ResponseEvent::Ack(AckEvent::ReadResponse { psn: psn(at), request, ends_message }));
     }
 
     fn sack(&mut self, next: i32, buffered: &[i32]) {

@@ -2,9 +2,13 @@
 //! by which duplicates are recognised (IBA 9.7.5.1.2, C9-112).
 //!
 //! ```text
-//!   resources | served | served    | served in part | waiting |      at most max_dest_rd_atomic READs
+//!   resources | served | served    | served in part | waiting |
 //!   queue              | duplicate | served in part | waiting |      in PSN order
 //! ```
+//! Under go-back-N, the responder resources hold the last `max_dest_rd_atomic` READs. Under selective repeat, the
+//! peer's limit `max_rd_atomic` counts only READs with a missing response, and between two such READs the peer may have
+//! received all responses of any number of READs. Therefore the responder resources hold all READs of one window.
+//!
 //! A duplicate READ request of 74 bytes may cause the retransmission of a megabyte. Therefore each READ in the
 //! responder resources has a retransmission limit, in responses: [`RETRANSMITS_PER_READ`] times the number of responses
 //! of the READ, plus [`RETRANSMIT_PKTS_MIN`]. A response retransmitted beyond the retransmission limit takes a token of
@@ -13,6 +17,7 @@
 use crate::id::Msn;
 use crate::psn::Psn;
 use crate::qp::segment::packets_in;
+use crate::recovery::responder::SelectiveReads;
 use crate::time::Instant;
 use crate::wire::Reth;
 use std::collections::VecDeque;
@@ -49,6 +54,10 @@ pub(crate) struct ReadRequest {
 impl ReadRequest {
     pub(crate) fn new(first: Psn, reth: Reth, msn: Msn, mtu_bytes: u32) -> Self {
         ReadRequest { first, packets: packets_in(reth.len_bytes, mtu_bytes), reth, msn }
+    }
+
+    fn end(&self) -> Psn {
+        self.first.plus(self.packets)
     }
 
     /// Returns the responses to a duplicate that has PSN `psn` and RETH `reth`. Returns `None` if this READ has no
@@ -92,7 +101,7 @@ impl Waiting {
     }
 
     fn end(&self) -> Psn {
-        self.request.first.plus(self.request.packets)
+        self.request.end()
     }
 }
 
@@ -163,55 +172,70 @@ impl Allowance {
 #[derive(Debug)]
 pub(crate) struct ReadQueue {
     allowance: Allowance,
-    duplicates_max: usize,
+    /// `None` under go-back-N. Under selective repeat, the peer requests only the lost responses of a READ.
+    selective: Option<SelectiveReads>,
     new_reads: usize,
     mtu_bytes: u32,
     limit: u8,
-    /// True under selective repeat, where the peer requests only the lost responses of a READ.
-    retransmits_parts: bool,
+    /// First PSN of the READs at the end of `resources` that have consecutive PSNs.
+    run_first: Psn,
     resources: VecDeque<ResponderResource>,
     queue: VecDeque<Waiting>,
 }
 
 impl ReadQueue {
-    /// Creates an empty queue and empty responder resources for `limit` READs. The queue also has room for
-    /// `duplicates_max` duplicates, or under go-back-N (`None`) for `limit` duplicates, because a go-back-N peer
-    /// retransmits all outstanding READs.
-    pub(crate) fn new(limit: u8, duplicates_max: Option<usize>, mtu_bytes: u32) -> Self {
-        let (places, retransmits_parts) = (usize::from(limit), duplicates_max.is_some());
-        // If `limit`, the number of responder resources, is 0, no READ is executed, so the queue needs no room for
-        // duplicates.
-        let duplicates_max = if places == 0 { 0 } else { duplicates_max.unwrap_or(places) };
-        let queue = VecDeque::with_capacity(places + duplicates_max);
+    /// Creates an empty queue, and empty responder resources. `limit` is `max_dest_rd_atomic`, `selective` is `None`
+    /// under go-back-N. Under selective repeat both grow if the peer sends more than `limit` short READs per window.
+    pub(crate) fn new(limit: u8, selective: Option<SelectiveReads>, mtu_bytes: u32) -> Self {
+        let places = usize::from(limit);
+        let duplicates_max = selective.map_or(places, |selective| selective.duplicates_max);
+        // If `limit` is 0, no READ is executed, so the queue needs no room for duplicates.
+        let duplicates_max = if places == 0 { 0 } else { duplicates_max };
         ReadQueue {
             allowance: Allowance { since: Instant::ZERO },
-            duplicates_max,
+            selective,
             new_reads: 0,
             mtu_bytes,
             limit,
-            retransmits_parts,
+            run_first: Psn::default(),
             resources: VecDeque::with_capacity(places),
-            queue,
+            queue: VecDeque::with_capacity(places + duplicates_max),
         }
     }
 
+    /// Returns whether the queue has no room for a duplicate. Under go-back-N the queue has room for `limit` READs and
+    /// as many duplicates, because the peer retransmits all outstanding READs.
     fn is_full(&self) -> bool {
-        self.queue.len() >= usize::from(self.limit) + self.duplicates_max
+        match self.selective {
+            Some(selective) => self.queue.len() - self.new_reads >= selective.duplicates_max,
+            None => self.queue.len() >= 2 * usize::from(self.limit),
+        }
     }
 
-    /// Checks that a READ that is not a duplicate may be queued.
+    /// Checks that a READ that is not a duplicate may be queued. Under selective repeat the limit is the window, because
+    /// READ requests that were buffered above a gap do not count against the peer's `max_rd_atomic`; all of them are
+    /// executed when the gap is closed.
     pub(crate) fn admit(&self) -> Result<(), NotQueued> {
-        if self.new_reads >= usize::from(self.limit) {
+        let limit = match self.selective {
+            Some(selective) if self.limit > 0 => selective.window_pkts as usize,
+            _ => usize::from(self.limit),
+        };
+        if self.new_reads >= limit {
             return Err(NotQueued::OverLimit);
         }
-        if self.is_full() { Err(NotQueued::NoRoom) } else { Ok(()) }
+        if self.selective.is_none() && self.is_full() { Err(NotQueued::NoRoom) } else { Ok(()) }
     }
 
     /// Queues a READ that [`ReadQueue::admit`] permitted, and adds this READ to the responder resources.
     pub(crate) fn push(&mut self, request: ReadRequest) {
         self.forget_stale(request.first);
-        if self.resources.len() >= usize::from(self.limit) {
-            self.resources.pop_front();
+        match self.selective {
+            None if self.resources.len() >= usize::from(self.limit) => self.forget_oldest(),
+            None => {}
+            Some(selective) => self.forget_below(request.end().minus(selective.window_pkts)),
+        }
+        if self.resources.back().is_none_or(|last| last.request.end() != request.first) {
+            self.run_first = request.first;
         }
         self.resources.push_back(ResponderResource::new(request));
         self.queue.push_back(Waiting { request, sent: 0, is_duplicate: false });
@@ -257,7 +281,7 @@ impl ReadQueue {
             }
         }
         if !continues
-            && !self.retransmits_parts
+            && self.selective.is_none()
             && let Some((place, index)) =
                 self.queue.iter().enumerate().find_map(|(place, w)| Some((place, covers(w)?)))
         {
@@ -293,7 +317,23 @@ impl ReadQueue {
         let is_behind =
             |read: &ResponderResource| read.request.first.offset_from(psn).is_some_and(|offset| offset <= 0);
         while self.resources.front().is_some_and(|read| !is_behind(read)) {
-            self.resources.pop_front();
+            self.forget_oldest();
+        }
+    }
+
+    /// Removes from the responder resources the READs that end at or below `psn`: the peer has received all their
+    /// responses, because the peer sends no PSN that is a window or more above the first PSN it misses.
+    fn forget_below(&mut self, psn: Psn) {
+        let is_below = |read: &ResponderResource| psn.offset_from(read.request.end()).is_some_and(|o| o >= 0);
+        while self.resources.front().is_some_and(is_below) {
+            self.forget_oldest();
+        }
+    }
+
+    fn forget_oldest(&mut self) {
+        let Some(oldest) = self.resources.pop_front() else { return };
+        if oldest.request.first == self.run_first {
+            self.run_first = oldest.request.end();
         }
     }
 
@@ -336,18 +376,13 @@ impl ReadQueue {
         Some((number, self.resources.get(number)?.request.part_at(psn, reth, self.mtu_bytes)?))
     }
 
-    /// Returns the highest PSN, at most `psn`, that belongs to no READ in the responder resources. This PSN may belong
-    /// to a READ that was removed from them: the peer has received all responses of that READ, because the peer has at
-    /// most `max_dest_rd_atomic` outstanding READs.
+    /// Returns the PSN of an ACK whose last executed PSN is `psn`: `psn`, or, if `psn` belongs to the last READ, the
+    /// highest PSN below it that belongs to no READ in the responder resources. This PSN may belong to a READ that was
+    /// removed from the responder resources: the peer has received all responses of that READ.
     pub(crate) fn last_before(&self, psn: Psn) -> Psn {
-        let mut psn = psn;
-        for read in self.resources.iter().rev().map(|read| read.request) {
-            if psn.index_in(read.first, read.packets).is_none() {
-                break;
-            }
-            psn = read.first.minus(1);
-        }
-        psn
+        let Some(last) = self.resources.back() else { return psn };
+        let run_pkts = last.request.end().distance_from(self.run_first);
+        if psn.index_in(self.run_first, run_pkts).is_some() { self.run_first.minus(1) } else { psn }
     }
 
     #[inline]
@@ -378,6 +413,10 @@ mod tests {
     use crate::id::RKey;
 
     const MTU: u32 = 256;
+
+    fn selective(duplicates_max: usize) -> Option<SelectiveReads> {
+        Some(SelectiveReads { duplicates_max, window_pkts: 64 })
+    }
 
     fn reth(index: u32, len_bytes: u32) -> Reth {
         Reth { va: 0x1000 + u64::from(index * MTU), rkey: RKey(5), len_bytes }
@@ -416,7 +455,7 @@ mod tests {
 
     #[test]
     fn a_part_asked_again_ends_where_the_read_itself_goes_on() {
-        let mut reads = ReadQueue::new(1, Some(4), MTU);
+        let mut reads = ReadQueue::new(1, selective(4), MTU);
         reads.push(read(10, 8));
         (0..3).for_each(|_| reads.on_sent());
         again(&mut reads, Psn::new(11), &reth(1, 7 * MTU)).unwrap();
@@ -468,7 +507,7 @@ mod tests {
 
     #[test]
     fn a_lost_part_of_what_waits_goes_first_and_rewinds_nothing() {
-        let mut reads = ReadQueue::new(2, Some(2), MTU);
+        let mut reads = ReadQueue::new(2, selective(2), MTU);
         reads.push(read(10, 5));
         reads.push(read(15, 2));
         for (psn, packets) in [(10, 1), (10, 5), (15, 1), (15, 2), (16, 1)] {
@@ -500,8 +539,8 @@ mod tests {
 
     #[test]
     fn a_read_is_retransmitted_so_often_and_then_at_a_rate() {
-        for duplicates_max in [None, Some(4)] {
-            let mut reads = ReadQueue::new(1, duplicates_max, MTU);
+        for limits in [None, selective(4)] {
+            let mut reads = ReadQueue::new(1, limits, MTU);
             reads.push(read(10, 100));
             drain(&mut reads);
             let mut served = 0;

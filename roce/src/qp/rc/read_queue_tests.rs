@@ -7,6 +7,7 @@ use super::read_queue::{
     ReadQueue, ReadRequest,
 };
 use crate::id::{Msn, RKey};
+use crate::recovery::responder::SelectiveReads;
 use crate::time::Instant;
 use crate::wire::Reth;
 use NotQueued::{NoRoom, NotRemembered, TooOften};
@@ -30,8 +31,8 @@ enum Step {
 }
 use Step::{Again, Later, Read, Repeat, Sent};
 
-/// Columns: name; `duplicates_max` (`None`: go-back-N, `Some`: selective repeat); steps; PSNs of the responses sent
-/// after the steps.
+/// Columns: name; `duplicates_max` (`None`: go-back-N, `Some`: selective repeat with a window of 64 PSNs); steps; PSNs
+/// of the responses sent after the steps.
 type Row = (&'static str, Option<usize>, &'static [Step], &'static [i32]);
 
 const OK: Result<(), NotQueued> = Ok(());
@@ -43,7 +44,8 @@ fn reth(at: i32, count: u32) -> Reth {
 }
 
 fn run((name, duplicates_max, steps, wanted): &Row) {
-    let mut reads = ReadQueue::new(2, *duplicates_max, MTU_BYTES);
+    let selective = duplicates_max.map(|duplicates_max| SelectiveReads { duplicates_max, window_pkts: 64 });
+    let mut reads = ReadQueue::new(2, selective, MTU_BYTES);
     let mut now = Instant::ZERO;
     for step in *steps {
         match *step {
@@ -114,8 +116,15 @@ const DUPLICATES: &[Row] = &[
     ("selective repeat: two lost parts", Some(4), &[Read(0, 6), Sent(6), Again(4, 1, OK), Again(1, 2, OK)], &[1, 2, 4]),
     ("selective repeat: a part is lost again while its end waits", Some(4),
      &[Read(0, 6), Sent(6), Again(1, 3, OK), Sent(2), Again(1, 1, OK)], &[1, 3]),
+    ("selective repeat: of the first READ of a window", Some(4),
+     &[Read(0, 1), Sent(1), Read(1, 1), Sent(1), Read(2, 60), Sent(60), Read(62, 2), Sent(2), Again(0, 1, OK),
+       Again(1, 1, OK)], &[0, 1]),
+    ("selective repeat: of a READ a window before", Some(4),
+     &[Read(0, 1), Sent(1), Read(1, 2), Sent(2), Read(3, 60), Sent(60), Read(63, 2), Sent(2),
+       Again(0, 1, Err(NotRemembered)), Again(1, 1, OK)], &[1]),
     ("selective repeat: duplicates fill the queue", Some(1),
-     &[Read(0, 6), Sent(6), Again(0, 1, OK), Again(2, 1, OK), Again(4, 1, OK), Again(5, 1, Err(NoRoom))], &[0, 2, 4]),
+     &[Read(0, 6), Sent(6), Read(6, 1), Read(7, 1), Read(8, 1), Again(0, 1, OK), Again(2, 1, Err(NoRoom))],
+     &[0, 6, 7, 8]),
 ];
 
 #[test]

@@ -251,9 +251,12 @@ impl Requester {
         self.local_fault.is_none_or(|fault| fault.position != position).then_some(place)
     }
 
+    /// Returns whether `max_rd_atomic` READ requests are outstanding. Does not count READ requests that the peer buffers,
+    /// because these do not use responder resources yet.
     #[inline]
     fn is_at_max_reads(&self, outstanding: &Outstanding) -> bool {
-        outstanding.read_requests_in_flight(self.recovery.una()) >= u32::from(self.max_rd_atomic)
+        outstanding.outstanding_reads().saturating_sub(self.recovery.buffered_reads())
+            >= u32::from(self.max_rd_atomic)
     }
 
     /// Returns the number of PSNs of the READ request to send. `place`: the READ and the PSN to send. `None` if no READ

@@ -8,7 +8,7 @@ use crate::psn::Psn;
 use crate::qp::outstanding::{Kind, Outstanding};
 use crate::qp::{ConnAttr, PathMtu};
 use crate::queue::{Doorbells, SendQueueSize, send_queue};
-use crate::recovery::{AckEvent, RecoveryScheme};
+use crate::recovery::{AckEvent, PsnSpan, RecoveryScheme};
 use crate::time::Instant;
 use crate::wire::SackEth;
 use std::sync::Arc;
@@ -53,6 +53,7 @@ impl Reader {
         let (sent, bytes) = (self.requester.recovery.sent(), READ_PKTS * MTU_BYTES);
         let place = self.outstanding.assign(bytes, kind, sent, MTU_BYTES).expect("there is room");
         self.requester.recovery.on_sent(READ_PKTS, self.now);
+        self.outstanding.on_read_sent();
         self.requester.on_packet_sent(place.span.first, false, false, self.now);
     }
 
@@ -82,9 +83,10 @@ impl Reader {
     }
 
     fn response(&mut self, index: u32) {
-        let request_end = Self::psn(index / READ_PKTS * READ_PKTS + READ_PKTS);
+        let first = Self::psn(index / READ_PKTS * READ_PKTS);
+        let request = PsnSpan { first, packets: READ_PKTS, is_read: true };
         let (psn, ends_message) = (Self::psn(index), index % READ_PKTS == READ_PKTS - 1);
-        self.event(AckEvent::ReadResponse { psn, request_end, ends_message });
+        self.event(AckEvent::ReadResponse { psn, request, ends_message });
     }
 
     /// Calls `Requester::on_time` at `Requester::deadline`. Returns whether a packet is to be retransmitted.

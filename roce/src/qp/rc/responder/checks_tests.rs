@@ -324,8 +324,6 @@ const WRITES: &[Row] = &[
           request: WRITE_IMM, outcome: INVALID, ..ROW },
 ];
 
-const READS_MAX: &[Pkt] = &[at(0, READ), at(3, READ)];
-
 #[rustfmt::skip]
 const READS: &[Row] = &[
     Row { name: "READ", request: READ, receive: None, ..ROW },
@@ -378,18 +376,25 @@ fn requests_are_authorized() {
     }
 }
 
-/// Rows: `max_dest_rd_atomic` (IBA 9.7.5.1.2), number of queued READs, outcome of one more READ.
-const READ_LIMIT: &[(u8, usize, Outcome)] =
-    &[(0, 0, INVALID), (1, 0, OK), (1, 1, INVALID), (2, 1, OK), (2, 2, INVALID)];
+/// Columns: recovery schemes; `max_dest_rd_atomic` (IBA 9.7.5.1.2); number of queued READs; outcome of one more READ.
+/// Under selective repeat with `max_dest_rd_atomic` above 0, the limit is the window, 64 PSNs.
+const READ_LIMIT: &[(&[RecoveryScheme], u8, i32, Outcome)] = &[
+    (&[GBN, IMPROVED, SELECTIVE], 0, 0, INVALID),
+    (&[GBN, IMPROVED, SELECTIVE], 1, 0, OK),
+    (&[GBN, IMPROVED], 1, 1, INVALID),
+    (&[GBN, IMPROVED], 2, 1, OK),
+    (&[GBN, IMPROVED], 2, 2, INVALID),
+    (&[SELECTIVE], 1, 63, OK),
+    (&[SELECTIVE], 1, 64, INVALID),
+];
 
 #[test]
 fn reads_are_limited_by_the_responder_resources() {
-    for (limit, unanswered, wanted) in READ_LIMIT {
-        for recovery in [GBN, IMPROVED, SELECTIVE] {
-            let mut bench = Bench::new(recovery, Placement::InOrder, *limit);
-            READS_MAX[..*unanswered].iter().for_each(|read| _ = bench.receive(read));
-            let request = at(3 * *unanswered as i32, READ);
-            let action = bench.receive(&request);
+    for (schemes, limit, unanswered, wanted) in READ_LIMIT {
+        for recovery in *schemes {
+            let mut bench = Bench::new(*recovery, Placement::InOrder, *limit);
+            (0..*unanswered).for_each(|read| _ = bench.receive(&at(3 * read, READ)));
+            let action = bench.receive(&at(3 * unanswered, READ));
             let is_fatal = action == ResponderAction::Fatal(InvalidRequest);
             assert_eq!(is_fatal, *wanted == INVALID, "{unanswered} of {limit} under {recovery}: {action:?}");
         }

@@ -60,7 +60,7 @@ pub(crate) struct Responder {
 impl Responder {
     pub(crate) fn new(config: ResponderConfig) -> Self {
         let recovery = ResponderRecovery::new(config.recovery);
-        let duplicates_max = recovery.duplicate_reads_max();
+        let selective = recovery.selective_reads();
         Responder {
             acks: AckPolicy::new(config.first_psn),
             order: Order::new(&config),
@@ -68,7 +68,7 @@ impl Responder {
             msn: start::MSN,
             has_reads: false,
             inbound: Inbound::new(config.mtu_bytes, recovery.accepts_numbered_sends()),
-            reads: Box::new(ReadQueue::new(config.max_dest_rd_atomic, duplicates_max, config.mtu_bytes)),
+            reads: Box::new(ReadQueue::new(config.max_dest_rd_atomic, selective, config.mtu_bytes)),
         }
     }
 
