@@ -273,9 +273,10 @@ impl Activity {
         now.as_nanos().saturating_sub(self.last_nanos.load(Ordering::Relaxed))
     }
 
-    /// Begins to count the polls for [`Activity::is_polled`]. Called at the end of a takeover, when the application
-    /// threads have stopped polling, have requested a notification, or wait in `CompChannel::wait`. `polled_long`:
-    /// whether the takeover lasted at least `POLLED_LONG`. If not, the next takeover needs twice as many polls.
+    /// Begins to count the polls and pushes for [`Activity::is_polled`]. Called at the end of a takeover, when the
+    /// application threads have stopped polling, have requested a notification, or wait in `CompChannel::wait`.
+    /// `polled_long`: whether the takeover lasted at least `POLLED_LONG`. If not, the next takeover needs twice as many
+    /// polls and pushes, at most `POLLS_MAX`.
     pub(crate) fn end_polls(&self, polled_long: bool) {
         let polls = self.polls_min.load(Ordering::Relaxed);
         let polls = if polled_long { POLLS_MIN } else { (polls * 2).min(POLLS_MAX) };

@@ -127,7 +127,8 @@ impl Semaphore for Arc<Bell> {
     }
 }
 
-/// A substitute for the engine. The work requests that `send_posted` sends must be retransmitted at the time 1 ns.
+/// A substitute for the engine. After `send_posted` has sent a work request, the deadline of the substitute (for a
+/// retransmission) is at the time 1 ns.
 struct SleepCore {
     bells: Arc<Doorbells>,
     sent: Vec<usize>,

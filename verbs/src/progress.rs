@@ -57,7 +57,7 @@ type ServerId = u64;
 struct Members {
     /// Background servers that the background thread has not yet moved to its list of [`Slot`]s.
     joining: Vec<(ServerId, BackgroundServer)>,
-    /// All background servers that exist, including those in `joining`.
+    /// All background servers that exist, including those that the background thread has yet to take up (`joining`).
     serving: Vec<ServerId>,
     last_id: ServerId,
     /// The background thread, and the descriptor that wakes this thread; `None` if no background thread runs.
@@ -177,8 +177,9 @@ impl BackgroundThread {
         }
     }
 
-    /// Moves the background servers in `joining` to `slots`, and drops those of devices that are being closed. Returns
-    /// false if no background server is left; the background thread then ends.
+    /// Drops the background servers in `slots` whose device is being closed, or that panicked `PANICS_MAX` times; then
+    /// moves the new background servers (`joining`) to `slots`. Returns false if no background server is left; the
+    /// background thread then ends.
     fn update(&self, slots: &mut Vec<Slot>) -> bool {
         let has_joining = self.has_joining.load(Ordering::Acquire);
         if !has_joining && !slots.is_empty() && !slots.iter().any(Slot::has_ended) {

@@ -108,7 +108,7 @@ impl QpQueues {
 /// A batch of posted send work requests. The drop of the batch makes the work requests visible to the engine, and locks
 /// the engine at most once.
 pub struct SendBatch<'a> {
-    // Dropped first: the send queue is unlocked before the engine may be locked.
+    // Dropped first, so that the send queue is already unlocked if the drop of `end` locks the engine.
     send: LockGuard<'a, SendPoster>,
     end: BatchEnd<'a>,
 }

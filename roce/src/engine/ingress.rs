@@ -151,8 +151,8 @@ impl<P: Port> Engine<P> {
                 return;
             }
             Admission::Drop(counter) => {
-                // A queue pair of UD has no connection, so `admit` drops every packet to this queue pair. `datagrams`
-                // is read only after a drop, so packets that `admit` passes need no test for UD.
+                // A queue pair of UD has no connection, so `admit` drops every packet to this queue pair. Only
+                // dropped packets are tested for UD (`datagrams`): packets that `admit` passes need no test.
                 if qp.datagrams.is_some() {
                     return self.on_datagram(slot, packet);
                 }

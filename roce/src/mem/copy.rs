@@ -58,7 +58,7 @@ impl fmt::Debug for Memory {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("bytes {offset}..+{len_bytes} lie outside a memory of {memory_bytes} bytes")]
 pub struct OutOfRange {
-    /// Offset of the first byte of the range.
+    /// Offset, from the start of the [`Memory`], of the first byte of the range.
     pub offset: usize,
     /// Length of the range in bytes.
     pub len_bytes: usize,

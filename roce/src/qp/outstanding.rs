@@ -120,7 +120,7 @@ impl Outstanding {
     }
 
     /// Returns the number of outstanding READ requests, which `max_rd_atomic` limits. Under selective repeat: READ
-    /// requests sent of which at least one response is missing. Under go-back-N: READs not completed.
+    /// requests sent of which at least one response is missing. Under both kinds of go-back-N: READs not completed.
     #[inline]
     pub(crate) fn outstanding_reads(&self) -> u32 {
         if self.read_pkts_max == u32::MAX { self.assigned_reads } else { self.read_requests }

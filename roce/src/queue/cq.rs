@@ -31,7 +31,7 @@ const NOT_ARMED: u8 = 0;
 const ARMED_FOR_SOLICITED: u8 = 1;
 const ARMED_FOR_ANY: u8 = 2;
 
-/// Returns the value of `SharedCq::armed` that stands for a pending request of `notify`.
+/// Returns the value that `SharedCq::armed` has while notification of completions of kind `notify` is requested.
 fn armed_for(notify: Notify) -> u8 {
     match notify {
         Notify::Solicited => ARMED_FOR_SOLICITED,
@@ -185,8 +185,8 @@ pub struct CqNotifier(Arc<SharedCq>);
 
 impl CqNotifier {
     /// Requests one [`Event::Completion`](crate::engine::Event::Completion), reported at the next completion that
-    /// `notify` selects. A request of [`Notify::Solicited`] does not replace a pending request of [`Notify::Any`]. A
-    /// completion written before the request may cause no event, but a poll after the request returns it. Takes no
+    /// `notify` selects. A request with [`Notify::Solicited`] does not replace a pending request with [`Notify::Any`].
+    /// A completion written before the request may cause no event, but a poll after the request returns it. Takes no
     /// lock.
     pub fn request(&self, notify: Notify) {
         self.0.armed.fetch_max(armed_for(notify), Ordering::AcqRel);

@@ -63,7 +63,7 @@ pub(super) struct WorkPoster<W> {
     slot: u32,
     max_sges: u8,
     signal_all: bool,
-    /// Whether a work request may be a datagram (UD).
+    /// Whether the queue accepts datagrams: true only for a send queue of UD.
     takes_datagrams: bool,
     /// Whether scatter/gather entries are staged in `sges`.
     has_staged_sges: bool,
@@ -211,7 +211,7 @@ impl<W: Wqe> WorkPoster<W> {
         self.takes_datagrams = true;
     }
 
-    /// Returns whether a work request may be a datagram.
+    /// Returns whether the queue accepts datagrams: true only for a send queue of UD.
     pub(super) fn takes_datagrams(&self) -> bool {
         self.takes_datagrams
     }

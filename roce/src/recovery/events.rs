@@ -26,8 +26,8 @@ pub(crate) enum AckEvent<'p> {
         /// Bitmap of the out-of-order PSNs received, from the expected PSN + 1 on.
         bitmap: &'p [u8],
     },
-    /// A READ response: all requests below the end of `request` are executed. The payload was placed, unless the state of the
-    /// PSN is [`ResponseState::BeyondWindow`].
+    /// A READ response: all requests below the end of `request` are executed. The payload was placed, unless the state
+    /// of the PSN is [`ResponseState::BeyondWindow`].
     ReadResponse {
         psn: Psn,
         /// PSNs of the READ request.
@@ -83,7 +83,7 @@ pub(crate) struct RecoveryResult {
     pub acked_pkts: u32,
     /// Number of packets that selective repeat newly marked lost.
     pub lost_pkts: u32,
-    /// Go-back-N moved `next_psn` back to una: packets from una on are retransmitted.
+    /// Under both kinds of go-back-N, `next_psn` was moved back to una: packets from una on are retransmitted.
     pub has_gone_back: bool,
     /// The response shows that requests were executed: the RNR retry count is restored.
     pub is_executed: bool,
@@ -97,22 +97,24 @@ pub(crate) struct RecoveryResult {
     pub has_no_room: bool,
     /// The NAK that the response is or implies.
     pub nak: Option<Nak>,
-    /// True for an [`AckEvent::ReadResponse`] under selective repeat; false under go-back-N.
+    /// True for an [`AckEvent::ReadResponse`] under selective repeat; false under both kinds of go-back-N.
     pub is_read_response: bool,
     /// Under selective repeat: before this response was processed, no packet above una was acknowledged.
     pub had_no_gap: bool,
     pub is_spurious: bool,
-    /// Under go-back-N, the transmission that elicited the response, or `None` if the response shows a loss. Always
-    /// `None` under selective repeat.
+    /// Under both kinds of go-back-N, the transmission that elicited the response, or `None` if the response shows a
+    /// loss. Always `None` under selective repeat.
     pub answers: Option<Answers>,
 }
 
 /// Result of processing a response that is an RNR NAK or completes a work request in error.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Refusal {
-    /// Requests below the refused request were newly acknowledged (go-back-N), or newly executed (selective repeat).
+    /// Requests below the refused request were newly acknowledged (both kinds of go-back-N), or newly executed
+    /// (selective repeat).
     pub is_progress: bool,
-    /// Number of PSNs from una to below next (go-back-N), or from una to the highest PSN sent (selective repeat).
+    /// Number of PSNs from una to below next (both kinds of go-back-N), or from una to the highest PSN sent (selective
+    /// repeat).
     pub in_flight_pkts: u32,
 }
 
@@ -139,7 +141,7 @@ pub(crate) enum Verdict {
     /// The PSN of the request is above the expected PSN.
     OutOfOrder {
         /// True if, since the last advance of the expected PSN, no other out-of-order request was received and no RNR
-        /// NAK was due. If true, a NAK (PSN sequence error) is due under go-back-N.
+        /// NAK was due. If true, a NAK (PSN sequence error) is due under both kinds of go-back-N.
         first: bool,
     },
 }

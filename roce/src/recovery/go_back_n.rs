@@ -6,9 +6,9 @@
 //!   -----------|--------------------|--------------------|-------------> PSN
 //!   loss, timeout: next = una       (next == max_sent: nothing to retransmit)
 //!
-//!   READ responses above a gap are placed. When a loss is detected, lost_end is set to the PSN of the highest READ
-//!   response received above una, or to max_sent without such a response. next moves from una to lost_end, then to
-//!   max_sent:
+//!   READ responses above a gap are placed. A PSN sequence error or an implied NAK sets lost_end to the PSN of the
+//!   highest READ response received above una, or to max_sent without such a response; a timeout or an RNR NAK sets
+//!   lost_end to max_sent. next moves from una to lost_end, then to max_sent:
 //!             una                           lost_end               max_sent
 //!              | lost | received | lost | received |  in flight        |
 //!              next .................... --> next = max_sent
@@ -21,7 +21,7 @@ use crate::psn::Psn;
 /// While a READ response is missing, READ responses whose PSN is una plus this value, or higher, are dropped.
 const RECEIVED_PKTS_MAX: u32 = 4096;
 
-/// Under go-back-N, the PSNs that a response acknowledges, and the loss that the response shows.
+/// Under both kinds of go-back-N, the PSNs that a response acknowledges, and the loss that the response shows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Acknowledgement {
     /// The response acknowledges all PSNs below `next`.
@@ -107,8 +107,8 @@ impl GoBackN {
         self.max_sent.distance_from(self.una)
     }
 
-    /// Returns the number of PSNs from `una` to below `next`. While `next` is below `max_sent`, the PSNs in flight from
-    /// `lost_end` (the end of the lost PSNs) on are not counted.
+    /// Returns the number of PSNs from `una` to below `next`. While `next` is below `max_sent`, `next` is at most
+    /// `lost_end` (the end of the lost PSNs), so the PSNs in flight from `lost_end` on are not counted.
     #[inline]
     pub(crate) fn unacked(&self) -> u32 {
         self.next.distance_from(self.una)

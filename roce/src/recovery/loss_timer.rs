@@ -221,8 +221,9 @@ impl LossTimer {
         now: Instant,
     ) -> Option<u64> {
         if !result.changed {
-            // No packet was acknowledged or lost, as after a READ response above a missing READ response. The timer is
-            // rearmed, because more READ responses may be arriving.
+            // una did not advance, and no packet was newly marked lost, for example because the response is the second
+            // READ response above a missing READ response. The timer is rearmed, because more READ responses may be
+            // arriving.
             if !self.timer.deadline().is_none() {
                 self.arm(scheme.unacked(), now);
             }
@@ -234,7 +235,7 @@ impl LossTimer {
         let probe = self.end_probe();
         match result.answers {
             Some(answers) => self.on_probe_acked(scheme, probe, result, answers, now),
-            // The probe may have elicited the NAK, so the timed packet is not measured (Karn's algorithm).
+            // The probe may have elicited the NAK, so the round-trip measurement is cancelled (Karn's algorithm).
             None if probe != Probe::None => self.rto.cancel(),
             None => {}
         }

@@ -165,7 +165,7 @@ pub(crate) enum Recovery {
     SelectiveRepeat(Box<SelectiveRepeat>),
 }
 
-/// Evaluates `$value` on the state of go-back-N, or on the sent-packet log of selective repeat.
+/// Evaluates `$value` on the state of either kind of go-back-N, or on the sent-packet log of selective repeat.
 macro_rules! either {
     ($self:ident, $scheme:ident => $value:expr) => {
         match $self {
@@ -205,9 +205,9 @@ impl Recovery {
         }
     }
 
-    /// Returns whether `psn` was sent more than once. Under go-back-N, false if `psn` is acknowledged, and true also
-    /// for a received READ response between retransmitted PSNs. Under selective repeat, false if `psn` is not one of
-    /// the last `window_pkts` PSNs sent.
+    /// Returns whether `psn` was sent more than once. Under both kinds of go-back-N, false if `psn` is acknowledged,
+    /// and true also for a received READ response between retransmitted PSNs. Under selective repeat, false if `psn` is
+    /// not one of the last `window_pkts` PSNs sent.
     pub(crate) fn is_retransmitted(&self, psn: Psn) -> bool {
         either!(self, scheme => scheme.is_retransmitted(psn))
     }
@@ -239,8 +239,8 @@ impl Recovery {
         either!(self, scheme => scheme.sent())
     }
 
-    /// Returns the number of PSNs in flight. While go-back-N retransmits, counts only the PSNs from una to below
-    /// [`Recovery::next_psn`].
+    /// Returns the number of PSNs in flight. While either kind of go-back-N retransmits, counts only the PSNs from una
+    /// to below [`Recovery::next_psn`].
     #[inline]
     pub(crate) fn unacked(&self) -> u32 {
         either!(self, scheme => scheme.unacked())
@@ -256,10 +256,10 @@ impl Recovery {
         }
     }
 
-    /// Returns the number of packets in flight, for comparison with the window of congestion control. Under go-back-N,
-    /// returns `None` if `pkts_max` or more packets are in flight. Under selective repeat, returns 0 if a packet is
-    /// marked lost; otherwise `None` if the number of PSNs from una to the highest PSN sent ([`Recovery::sent`]) has
-    /// reached `pkts_max` or the window of selective repeat.
+    /// Returns the number of packets in flight, for comparison with the window of congestion control. Under both kinds
+    /// of go-back-N, returns `None` if `pkts_max` or more packets are in flight. Under selective repeat, returns 0 if a
+    /// packet is marked lost; otherwise `None` if the number of PSNs from una to the highest PSN sent
+    /// ([`Recovery::sent`]) has reached `pkts_max` or the window of selective repeat.
     #[inline]
     pub(crate) fn limited_pkts(&self, pkts_max: u32) -> Option<u32> {
         match self {
@@ -300,7 +300,7 @@ impl Recovery {
     }
 
     /// Returns the number of READ requests that the peer buffers because an earlier request is missing. Always 0 under
-    /// go-back-N: the peer buffers no READ request.
+    /// both kinds of go-back-N: the peer buffers no READ request.
     #[inline]
     pub(crate) fn buffered_reads(&self) -> u32 {
         match self {
@@ -344,8 +344,8 @@ impl Recovery {
     }
 
     /// Marks all requests below `next` as acknowledged; `next` is the PSN of a request that failed or was refused (RNR
-    /// NAK). Go-back-N marks no PSN from the first missing READ response on. Selective repeat marks `next` for
-    /// retransmission.
+    /// NAK). Both kinds of go-back-N mark no PSN from the first missing READ response on. Selective repeat marks
+    /// `next` for retransmission.
     pub(crate) fn on_refused(&mut self, next: Psn, requests: &mut impl Requests, time: AckTime) -> Refusal {
         match self {
             Recovery::GoBackN(scheme) => scheme.on_refused(next, requests),
@@ -353,7 +353,8 @@ impl Recovery {
         }
     }
 
-    /// Under go-back-N, moves [`Recovery::next_psn`] back to una, after a local ACK timeout or an RNR NAK.
+    /// Under both kinds of go-back-N, moves [`Recovery::next_psn`] back to una, after a local ACK timeout or an RNR
+    /// NAK.
     pub(crate) fn go_back(&mut self) {
         if let Recovery::GoBackN(scheme) = self {
             scheme.on_timeout();

@@ -1,4 +1,4 @@
-//! Tests of [`OutOfOrderSet`] by tables: the PSNs that may be buffered, the PSNs buffered, and the bitmap of a SACK.
+//! Tests of [`OutOfOrderSet`] by tables: the PSNs that are new (`is_new`), the PSNs buffered, and the bitmap of a SACK.
 
 use super::out_of_order_set::OutOfOrderSet;
 use crate::psn::Psn;
@@ -22,8 +22,8 @@ fn indices(range: std::ops::Range<i32>, is_in: impl Fn(Psn) -> bool) -> Vec<i32>
     range.filter(|index| is_in(psn(*index))).collect()
 }
 
-/// PSNs, as distances from the expected PSN, while 1, 5 and 63 are buffered. Columns: PSN; whether the PSN may be
-/// buffered; whether the PSN is buffered.
+/// PSNs, as distances from the expected PSN, while 1, 5 and 63 are buffered. Columns: PSN; whether the PSN is above the
+/// expected PSN, in the window and not buffered (`is_new`); whether the PSN is buffered.
 const PSNS: &[(i32, bool, bool)] = &[
     (-1, false, false),
     (-63, false, false), // has the same bit in the set as distance 1

@@ -73,7 +73,8 @@ impl ResponderRecovery {
         }
     }
 
-    /// Returns the limits of READ requests; `None` under go-back-N, where `max_dest_rd_atomic` is the limit.
+    /// Returns the limits of READ requests; `None` under both kinds of go-back-N, where
+    /// `max_dest_rd_atomic` is the limit.
     pub(crate) fn selective_reads(&self) -> Option<SelectiveReads> {
         match *self {
             ResponderRecovery::GoBackN(_) => None,

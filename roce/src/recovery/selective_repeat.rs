@@ -172,8 +172,8 @@ impl SelectiveRepeat {
         result
     }
 
-    /// Processes the READ response `psn` of the READ request `request`, which shows that all requests below the end of
-    /// `request` were executed. If READ responses are newly marked lost, the response is an implied NAK.
+    /// Processes the READ response `psn` of the READ request `request`. The response shows that all requests below
+    /// `request.end()` were executed. If READ responses are newly marked lost, the response is an implied NAK.
     #[inline]
     fn on_read_response(
         &mut self,
@@ -202,8 +202,8 @@ impl SelectiveRepeat {
         }
     }
 
-    /// Marks all requests below `next` as acknowledged, but not the responses of READs. Returns whether `next` is above
-    /// the previous [`SentLog::executed`].
+    /// Marks as acknowledged all requests below `next`, but not the responses of READs. `next`: one past the highest
+    /// PSN that a response reports as executed. Returns whether [`SentLog::executed`] was below `next` before the call.
     #[inline]
     fn on_executed(&mut self, next: Psn, requests: &mut impl Requests, time: AckTime) -> bool {
         let from = self.log.executed();
@@ -316,8 +316,8 @@ impl SelectiveRepeat {
     /// | first, in all other cases | `highest` |
     /// | later | una |
     ///
-    /// If the PSN marked is that of a READ response, the probe is a READ request for this response. READ requests not
-    /// executed are retransmitted as a whole.
+    /// If the PSN marked is of an executed READ request, the probe is a READ request for the response with this PSN. If
+    /// the PSN marked is of a READ request not executed, the probe is this READ request as a whole.
     pub(crate) fn probe(&mut self, is_first: bool, requests: &mut impl Requests) {
         let una = self.log.una();
         if self.log.has_acked() && self.log.is_unacked(una) && !self.log.is_lost(una) {
@@ -347,9 +347,9 @@ impl SelectiveRepeat {
             && !self.log.is_lost(una)
             && self.log.unacked() > DOUBTFUL_PROBE_PKTS;
         self.log.retransmit(span);
-        // Unless the probe is doubtful, its transmission number exceeds all earlier numbers by more than the reordering
-        // threshold, so that an acknowledgement of the probe shows the loss of all unacknowledged packets sent before
-        // the probe.
+        // Unless the probe is `DueProbe::Doubtful`, its transmission number exceeds all earlier numbers by more than
+        // the reordering threshold, so that an acknowledgement of the probe shows the loss of all unacknowledged
+        // packets sent before the probe.
         self.log.skip_numbers(self.reordering_threshold_pkts);
         self.due_probe = if is_first {
             DueProbe::TailLoss

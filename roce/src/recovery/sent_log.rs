@@ -18,9 +18,10 @@
 //! one common state.
 //!
 //! In two cases the peer sends READ responses in another order than the requester sent the READ requests. First, a READ
-//! request buffered above a gap is executed after the retransmission that closes the gap: the responses get the number
-//! of this retransmission, and are ordered by PSN. Second, the responses to a retransmitted part of a READ are sent
-//! before the responses to READs with higher PSNs: a response to such a part shows losses only at lower PSNs.
+//! request buffered above a gap is executed after the retransmission that closes the gap: the responses get the
+//! transmission number of this retransmission, and are ordered by PSN. Second, the responses to a retransmitted part of
+//! a READ are sent before the responses to READs with higher PSNs: a response to such a part shows losses only at lower
+//! PSNs.
 
 use super::circular_array::CircularArray;
 use super::events::PsnSpan;
@@ -78,8 +79,9 @@ pub(crate) struct SentLog {
     /// If several READ responses have the highest acknowledged transmission number: the highest acknowledged PSN among
     /// these responses. Otherwise not used.
     largest_acked_psn: Psn,
-    /// Transmission number and PSN of one READ response: the response with the highest transmission number among the
-    /// READ responses with retransmitted PSNs received since the last [`SentLog::detect_losses`] for responses.
+    /// Transmission number and PSN of one READ response. Of the READ responses that a retransmitted READ request
+    /// requested, and that were received since the last [`SentLog::detect_losses`] for responses, this response has the
+    /// highest transmission number.
     retransmission_acked: Option<(u32, Psn)>,
     /// Highest PSN that the latest doubtful ACK reported as executed, and the value that `largest_acked` of requests
     /// had before this ACK. An ACK is doubtful if the ACK raises `largest_acked`, and if the highest PSN that the ACK
@@ -88,13 +90,14 @@ pub(crate) struct SentLog {
     doubtful: Option<(Psn, u32)>,
     /// The highest transmission number of the requests executed.
     executed_number: u32,
-    /// One past the last PSN of the latest READ request whose responses share one transmission number.
+    /// If this PSN is above una: one past the last PSN of the READ request that the peer executed last from its reorder
+    /// buffer. The responses to such a READ request share one transmission number.
     shared_end: Psn,
     /// Per PSN space: lower bound of the transmission numbers of the packets in flight.
     oldest: PerSpace<u32>,
-    /// Values of `largest_acked` of responses and of `largest_acked_psn` at the last search for lost READ responses with
-    /// reordering threshold 0. A READ response in flight with the highest acknowledged transmission number of that
-    /// search has at least this PSN.
+    /// Values at the last search, with reordering threshold 0, for lost READ responses: `largest_acked` of responses,
+    /// and `largest_acked_psn`, the highest acknowledged PSN with the highest acknowledged transmission number. No READ
+    /// response in flight with this transmission number has a lower PSN.
     searched: Option<(u32, Psn)>,
 }
 
@@ -336,7 +339,8 @@ impl SentLog {
         number
     }
 
-    /// If one of the transmission numbers `largest_acked`, `oldest` (of the packets in flight) and `executed_number` is
+    /// Sets `doubtful` and `searched`, which contain transmission numbers, to `None`. If one of the transmission
+    /// numbers `largest_acked`, `oldest` (of the packets in flight) and `executed_number` (of the requests executed) is
     /// more than 2^30 below the next transmission number, raises the field to 2^30 below the next transmission number,
     /// because [`is_before`] is wrong for a number 2^31 above the field.
     #[cold]
@@ -349,11 +353,11 @@ impl SentLog {
         }
     }
 
-    /// After an acknowledgement of `psn`, raises `largest_acked` of `space` or, for a retransmitted READ response,
-    /// `retransmission_acked`: the highest transmission number of such responses received since the last
-    /// [`SentLog::detect_losses`] for responses. If the acknowledgement arrives less than the shortest round trip after
-    /// the latest retransmission of `psn`, has no effect: an earlier transmission of `psn` elicited the acknowledgement
-    /// (RFC 8985 section 6.2 step 2).
+    /// After an acknowledgement of `psn`, raises `largest_acked` of `space` or, for a READ response that a
+    /// retransmitted READ request requested, `retransmission_acked`: the highest transmission number of such READ
+    /// responses received since the last [`SentLog::detect_losses`] for responses. If the acknowledgement arrives less
+    /// than the shortest round trip after the latest retransmission of `psn`, has no effect: an earlier transmission of
+    /// `psn` elicited the acknowledgement (RFC 8985 section 6.2 step 2).
     #[inline]
     fn raise_largest_acked(&mut self, space: PsnSpace, psn: Psn, time: AckTime) {
         let Transmission { number, sent_nanos } = *self.transmissions.at(psn.value());
@@ -380,8 +384,9 @@ impl SentLog {
         }
     }
 
-    /// Returns whether `next` is above [`SentLog::executed`]. If true, the caller must pass the requests from
-    /// `executed` to below `next`, in PSN order, to [`SentLog::on_executed`] or [`SentLog::on_read_executed`].
+    /// Returns whether `next`, one past the highest PSN that a response reports as executed, is above
+    /// [`SentLog::executed`]. If true, the caller must pass the requests from `executed` to below `next`, in PSN order,
+    /// to [`SentLog::on_executed`] or [`SentLog::on_read_executed`].
     #[inline]
     pub(crate) fn advances_executed(&self, next: Psn) -> bool {
         let from_una = |psn: Psn| psn.index_in(self.una, self.sent() + 1);
@@ -399,8 +404,8 @@ impl SentLog {
         self.lost.remove_range(first, count);
         let number = self.transmissions.at(first.value()).number;
         let number = if is_before(number, self.executed_number) {
-            // The peer buffered the READ request until a later retransmission closed the gap below, and then sent the
-            // responses, which therefore get the number of this retransmission.
+            // The peer buffered the READ request until a later retransmission closed the gap below the READ request,
+            // and then sent the responses, which therefore get the transmission number of this retransmission.
             for psn in (0..count).map(|i| first.plus(i)) {
                 self.transmissions.at_mut(psn.value()).number = self.executed_number;
             }
@@ -641,7 +646,8 @@ impl SentLog {
         let searched = self.searched.filter(|(searched_end, _)| *searched_end == end);
         let newly = match searched.filter(|_| is_response && threshold_pkts == 0) {
             _ if !is_before(oldest, end) => 0,
-            // The READ responses in flight with transmission numbers below `end` all have number `end - 1`.
+            // The READ responses in flight with transmission numbers below `end` (one past the highest number
+            // acknowledged) all have number `end - 1`.
             Some((_, from)) if oldest.wrapping_add(1) == end => {
                 self.searched = Some((end, self.largest_acked_psn));
                 self.scan_psns(from, self.largest_acked_psn, oldest)
@@ -718,8 +724,8 @@ impl SentLog {
         newly
     }
 
-    /// Marks lost the PSNs of `span`, even if acknowledged: the peer dropped the packets from its reorder buffer or sent
-    /// an RNR NAK, or a probe timeout expired.
+    /// Marks lost the PSNs of `span`, even if acknowledged: the peer dropped the packets from its reorder buffer or
+    /// sent an RNR NAK, or a probe timeout expired.
     pub(crate) fn retransmit(&mut self, span: PsnSpan) {
         let PsnSpan { first, packets, is_read } = span;
         if is_read && self.is_acked(first) && !self.is_executed(first) {

@@ -60,8 +60,9 @@ struct Model {
     /// Index 0: requests; index 1: responses. Each pair is n + 1 and the highest acknowledged PSN with transmission
     /// number n, where n is the highest transmission number acknowledged.
     largest_acked: [(u64, u32); 2],
-    /// Transmission number and PSN of one READ response: the response with the highest transmission number among the
-    /// READ responses with retransmitted PSNs received since losses of responses were last detected (`Model::detect`).
+    /// Transmission number and PSN of one READ response. Of the READ responses that a retransmitted READ request
+    /// requested, and that were received since losses of responses were last detected (`Model::detect`), this response
+    /// has the highest transmission number.
     retransmission_acked: Option<(u64, u32)>,
     /// Highest PSN that the latest doubtful ACK reported as executed, and `largest_acked[0]` (of requests) before this
     /// ACK. An ACK is doubtful if the ACK raises `largest_acked[0]`, and if the highest PSN that the ACK reports as
@@ -109,9 +110,10 @@ impl Model {
         }
     }
 
-    /// Acknowledges the requests from `from` to below `end`. The transmission number of a retransmitted request does not
-    /// raise `largest_acked` if a higher PSN was sent once, and this call newly acknowledges this PSN and all PSNs
-    /// between the two.
+    /// Acknowledges the requests from `from` to below `end`. The transmission number of a retransmitted request does
+    /// not raise `largest_acked` if a higher PSN was sent once, and this call newly acknowledges the higher PSN and all
+    /// PSNs between the two PSNs. If `from` is newly acknowledged and was sent once, this call first undoes the raise
+    /// by a doubtful ACK (see `doubtful`) of the PSN directly below `from`.
     fn ack_below(&mut self, from: u32, end: u32, now: u64) {
         let is_once = |packet: &Packet| !packet.is_acked && packet.transmissions == 1;
         if let Some((psn, largest_acked)) = self.doubtful.take_if(|(psn, _)| *psn + 1 == from)

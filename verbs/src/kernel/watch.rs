@@ -70,8 +70,9 @@ impl InterfaceWatch {
         Ok(change)
     }
 
-    /// Sets `is_stale` if the notification is about this interface. Routes other than default routes are ignored,
-    /// because [`Interface`] contains the gateways of default routes only.
+    /// Sets `is_stale`, so that [`InterfaceWatch::poll`] reads the configuration again, if the notification is about
+    /// the link or an address of this interface, or about a default route over any interface. Other routes are
+    /// ignored, because [`Interface`] contains the gateways of default routes only.
     fn on_notification(&mut self, notification: &RouteNetlinkMessage) {
         self.is_stale |= match notification {
             RouteNetlinkMessage::NewLink(link) | RouteNetlinkMessage::DelLink(link) => {

@@ -140,7 +140,7 @@ impl Port for DpdkPort {
         self.queued_bytes = 0;
         if self.loops_back {
             let (mac, prefix) = (self.caps.mac.0, self.qpn_prefix);
-            // A frame without a QPN, for example ARP, is for this port.
+            // If a frame to the MAC of this port has no QPN (for example, an ARP reply), the frame is for this port.
             let is_own = |frame: &[u8]| {
                 frame.first_chunk() == Some(&mac)
                     && probable_dest_qp(frame).is_none_or(|qpn| prefix.contains(qpn))

@@ -74,8 +74,8 @@ pub struct PortSpec {
     /// Gateway to destinations off the link. Refused on af_packet and af_xdp: af_packet ports use the kernel's routes,
     /// and af_xdp ports the gateways of the kernel's default routes.
     pub gateway: Option<IpAddr>,
-    /// MAC of the port. `None`: the MAC of the DPDK device, on a tap with the lowest bit of the last byte inverted,
-    /// because the kernel's tap interface has the MAC of the DPDK device.
+    /// MAC of the port. `None`: the MAC of the DPDK device; on a tap, this MAC with the lowest bit of its last byte
+    /// inverted, because the kernel's tap interface has the MAC of the DPDK device.
     pub mac: Option<Mac>,
     /// VLAN identifier, 1 to 4094: the port sends frames with a VLAN tag that has this identifier, and receives only
     /// frames with such a tag. `None`: no VLAN.

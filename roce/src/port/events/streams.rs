@@ -23,7 +23,7 @@ pub(super) struct Position {
     /// Offset of the PSN from the first PSN of the PSN space; `None` if the PSN is below the first PSN, or exactly 2^23
     /// PSNs away from the highest PSN sent.
     pub(super) offset: Option<u64>,
-    /// Whether the packet is the first of its PSN space.
+    /// Whether the port has sent no earlier packet of the PSN space.
     pub(super) is_new: bool,
 }
 

@@ -5,9 +5,10 @@
 //!   resources | served | served    | served in part | waiting |
 //!   queue              | duplicate | served in part | waiting |      in PSN order
 //! ```
-//! Under go-back-N, the responder resources hold the last `max_dest_rd_atomic` READs. Under selective repeat, the
-//! peer's limit `max_rd_atomic` counts only READs with a missing response, and between two such READs the peer may have
-//! received all responses of any number of READs. Therefore the responder resources hold all READs of one window.
+//! Under both kinds of go-back-N, the responder resources hold the last `max_dest_rd_atomic` READs. Under selective
+//! repeat, the peer's limit `max_rd_atomic` counts only READs with a missing response, and between two such READs the
+//! peer may have received all responses of any number of READs. Therefore the responder resources hold all READs of one
+//! window.
 //!
 //! A duplicate READ request of 74 bytes may cause the retransmission of a megabyte. Therefore each READ in the
 //! responder resources has a retransmission limit, in responses: [`RETRANSMITS_PER_READ`] times the number of responses
@@ -22,12 +23,12 @@ use crate::time::Instant;
 use crate::wire::Reth;
 use std::collections::VecDeque;
 
-/// Number of times that all responses of a READ may be retransmitted while the responder remembers the READ. At 5 %
-/// loss, with 256 responses in flight, a go-back-N peer requests all responses of a READ 13 times.
+/// The retransmission limit of a READ is this number times the number of its responses, plus [`RETRANSMIT_PKTS_MIN`].
+/// At 5 % loss, with 256 responses in flight, a go-back-N peer requests all responses of a READ 13 times.
 pub const RETRANSMITS_PER_READ: u32 = 16;
 
-/// Number of responses that may be retransmitted for each READ in addition to [`RETRANSMITS_PER_READ`] times the number
-/// of its responses, because the single response of a short READ may be lost many times.
+/// The retransmission limit of a READ is this number, in responses, plus [`RETRANSMITS_PER_READ`] times the number of
+/// its responses, because the single response of a short READ may be lost many times.
 pub const RETRANSMIT_PKTS_MIN: u32 = 64;
 
 /// Responses per second that a queue pair may retransmit beyond the retransmission limits of its READs
@@ -172,12 +173,14 @@ impl Allowance {
 #[derive(Debug)]
 pub(crate) struct ReadQueue {
     allowance: Allowance,
-    /// `None` under go-back-N. Under selective repeat, the peer requests only the lost responses of a READ.
+    /// `None` under both kinds of go-back-N. Under selective repeat, the peer requests only the lost responses of a
+    /// READ.
     selective: Option<SelectiveReads>,
     new_reads: usize,
     mtu_bytes: u32,
     limit: u8,
-    /// First PSN of the READs at the end of `resources` that have consecutive PSNs.
+    /// All PSNs from `run_first` to the last PSN of the newest READ of `resources` belong to READs of `resources`; the
+    /// PSN before `run_first` does not.
     run_first: Psn,
     resources: VecDeque<ResponderResource>,
     queue: VecDeque<Waiting>,
@@ -185,7 +188,8 @@ pub(crate) struct ReadQueue {
 
 impl ReadQueue {
     /// Creates an empty queue, and empty responder resources. `limit` is `max_dest_rd_atomic`, `selective` is `None`
-    /// under go-back-N. Under selective repeat both grow if the peer sends more than `limit` short READs per window.
+    /// under both kinds of go-back-N. Under selective repeat queue and responder resources grow if the peer sends more
+    /// than `limit` short READs per window.
     pub(crate) fn new(limit: u8, selective: Option<SelectiveReads>, mtu_bytes: u32) -> Self {
         let places = usize::from(limit);
         let duplicates_max = selective.map_or(places, |selective| selective.duplicates_max);
@@ -203,8 +207,8 @@ impl ReadQueue {
         }
     }
 
-    /// Returns whether the queue has no room for a duplicate. Under go-back-N the queue has room for `limit` READs and
-    /// as many duplicates, because the peer retransmits all outstanding READs.
+    /// Returns whether the queue has no room for a duplicate. Under both kinds of go-back-N the queue has room for
+    /// `limit` (`max_dest_rd_atomic`) READs and as many duplicates, because the peer retransmits all outstanding READs.
     fn is_full(&self) -> bool {
         match self.selective {
             Some(selective) => self.queue.len() - self.new_reads >= selective.duplicates_max,
@@ -212,9 +216,10 @@ impl ReadQueue {
         }
     }
 
-    /// Checks that a READ that is not a duplicate may be queued. Under selective repeat the limit is the window, because
-    /// READ requests that were buffered above a gap do not count against the peer's `max_rd_atomic`; all of them are
-    /// executed when the gap is closed.
+    /// Checks that a READ that is not a duplicate may be queued. Under selective repeat at most `window_pkts` READs
+    /// that are not duplicates are queued (none if `limit` is 0), because READ requests that were buffered above a gap
+    /// do not count against the peer's `max_rd_atomic`, and all these READ requests are executed when the gap is
+    /// closed.
     pub(crate) fn admit(&self) -> Result<(), NotQueued> {
         let limit = match self.selective {
             Some(selective) if self.limit > 0 => selective.window_pkts as usize,
@@ -244,8 +249,9 @@ impl ReadQueue {
 
     /// Queues the responses requested by a duplicate with PSN `psn` and RETH `reth`, except responses that the queue
     /// contains and that are still to be sent. If the retransmission limit of the READ and the [`Allowance`] do not
-    /// permit all these responses, queues fewer: those with the lowest PSNs. Under go-back-N, if a READ in the queue
-    /// contains response `psn`, and this response was sent already, rewinds this READ to `psn` instead (`rewind`).
+    /// permit all these responses, queues fewer: those with the lowest PSNs. Under both kinds of go-back-N, if a READ
+    /// in the queue contains response `psn`, and this response was sent already, rewinds this READ to `psn` instead
+    /// (`rewind`).
     pub(crate) fn on_duplicate(&mut self, psn: Psn, reth: &Reth, now: Instant) -> Result<(), NotQueued> {
         let (read, mut again) = self.resource_of(psn, reth).ok_or(NotQueued::NotRemembered)?;
         let covers = |waiting: &Waiting| psn.index_in(waiting.request.first, waiting.request.packets);
@@ -321,8 +327,9 @@ impl ReadQueue {
         }
     }
 
-    /// Removes from the responder resources the READs that end at or below `psn`: the peer has received all their
-    /// responses, because the peer sends no PSN that is a window or more above the first PSN it misses.
+    /// Removes from the responder resources the READs whose PSNs are all below `psn`, which is one window below the end
+    /// of the READ to be added. The peer has received all responses to the removed READs, because the peer sends no PSN
+    /// that is a window or more above the first PSN that the peer misses.
     fn forget_below(&mut self, psn: Psn) {
         let is_below = |read: &ResponderResource| psn.offset_from(read.request.end()).is_some_and(|o| o >= 0);
         while self.resources.front().is_some_and(is_below) {
@@ -376,9 +383,9 @@ impl ReadQueue {
         Some((number, self.resources.get(number)?.request.part_at(psn, reth, self.mtu_bytes)?))
     }
 
-    /// Returns the PSN of an ACK whose last executed PSN is `psn`: `psn`, or, if `psn` belongs to the last READ, the
-    /// highest PSN below it that belongs to no READ in the responder resources. This PSN may belong to a READ that was
-    /// removed from the responder resources: the peer has received all responses of that READ.
+    /// Returns the PSN for an ACK if `psn` is the PSN executed last: `psn`, or, if `psn` belongs to the last READ, the
+    /// highest PSN below `psn` that belongs to no READ in the responder resources. The PSN returned may belong to a
+    /// READ that was removed from the responder resources: the peer has received all responses of that READ.
     pub(crate) fn last_before(&self, psn: Psn) -> Psn {
         let Some(last) = self.resources.back() else { return psn };
         let run_pkts = last.request.end().distance_from(self.run_first);

@@ -31,8 +31,8 @@ enum Step {
 }
 use Step::{Again, Later, Read, Repeat, Sent};
 
-/// Columns: name; `duplicates_max` (`None`: go-back-N, `Some`: selective repeat with a window of 64 PSNs); steps; PSNs
-/// of the responses sent after the steps.
+/// Columns: name; `duplicates_max`, the maximum number of duplicates queued (`None`: go-back-N, `Some`: selective
+/// repeat with a window of 64 PSNs); steps; PSNs of the responses sent after the steps.
 type Row = (&'static str, Option<usize>, &'static [Step], &'static [i32]);
 
 const OK: Result<(), NotQueued> = Ok(());
@@ -132,7 +132,7 @@ fn duplicates_are_served_in_psn_order() {
     DUPLICATES.iter().for_each(run);
 }
 
-/// Number of responses that may be retransmitted for a READ of 10 responses: 16 * 10 + 64.
+/// Retransmission limit of a READ of 10 responses, in responses: 16 * 10 + 64.
 const LIMIT: u32 = 10 * RETRANSMITS_PER_READ + RETRANSMIT_PKTS_MIN;
 
 #[rustfmt::skip]

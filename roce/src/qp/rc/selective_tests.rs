@@ -69,7 +69,8 @@ impl Reader {
         self.respond(ResponseEvent::Ack(event));
     }
 
-    /// A SACK with expected PSN `next`, elicited by packet `trigger`; both are indices.
+    /// Passes to the requester a SACK with expected PSN `FIRST_PSN + next`, elicited by the packet with PSN
+    /// `FIRST_PSN + trigger`.
     fn sack(&mut self, next: u32, trigger: u32, no_room: bool, bitmap: &[u8]) {
         let (next, trigger) = (Self::psn(next), Self::psn(trigger));
         let header = SackEth { version: SackEth::VERSION, duplicate: false, no_room, trigger };

@@ -102,8 +102,8 @@ pub(crate) struct ReorderStore {
     /// Number of cells that are taken or in the list of free cells: the cells with an index below this number. The
     /// other cells are unused.
     used: u32,
-    /// True once a request has taken cells that are not consecutive; false again when no request is buffered, and
-    /// all cells are removed from the list of free cells.
+    /// Set when a request takes cells that are not consecutive. Cleared when no request is buffered any more: all cells
+    /// are then removed from the list of free cells.
     is_fragmented: bool,
     oldest: u32,
     newest: u32,
@@ -112,7 +112,7 @@ pub(crate) struct ReorderStore {
     shares: Vec<Option<u32>>,
     /// Number of cells reserved for each queue pair that may buffer requests.
     reserved: u32,
-    /// Number of cells reserved for all queue pairs together.
+    /// Sum of the reservations of all queue pairs, in cells.
     reservations: u32,
     /// Number of queue pairs that may buffer requests.
     owners: u32,

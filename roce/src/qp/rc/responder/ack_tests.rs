@@ -105,7 +105,7 @@ fn check(rows: &[Row], recovery: RecoveryScheme) {
     assert!(failed.is_empty(), "{} rows under {recovery}:\n  {}", failed.len(), failed.join("\n  "));
 }
 
-/// Rows for every recovery scheme.
+/// Rows that hold under each recovery scheme.
 #[rustfmt::skip]
 const IN_ORDER: &[Row] = &[
     ("no AckReq, no ACK", "", "0 1 / / /", ""),
@@ -150,7 +150,7 @@ fn in_order_packets_and_refusals() {
     [GBN, IMPROVED, SELECTIVE].iter().for_each(|recovery| check(IN_ORDER, *recovery));
 }
 
-/// Rows for both kinds of go-back-N.
+/// Rows that hold under go-back-N and under improved go-back-N.
 #[rustfmt::skip]
 const ANY_GO_BACK_N: &[Row] = &[
     ("the fifth READ displaces the first of four", "9.7.5.1.2",

@@ -1,7 +1,7 @@
 //! The responder: receives and executes requests, and sends ACKs, NAKs and READ responses (IBA 9.7.4, 9.7.5).
 //!
 //! ```text
-//!   module order           modules inbound, read          module ack      module transmit
+//!   module `order`         modules `inbound`, `read`      module `ack`    module `transmit`
 //!   Packet --on_packet--> checked and executed --> response due --> ACK, NAK, SACK, responses
 //!             |               |
 //!             |               '- refused: NAK invalid request, remote access, RNR ..
