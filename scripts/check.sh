@@ -21,7 +21,7 @@
 #   asan, tsan           tests, and C programs over the C interface, under AddressSanitizer (C code too) and
 #                        ThreadSanitizer (the C programs where rustup has or can install a nightly toolchain)
 #   miri                 tests under Miri, where rustup has or can install a nightly toolchain with it
-#   fuzz                 each fuzz target for a minute
+#   fuzz                 each fuzz target for half a minute
 #
 # The last lines name the steps that could not run. Among all steps, image, package, instructions, loom and fuzz, and the
 # released part of test, run beside other steps, because each of them uses one core for most of its time; their output
@@ -36,7 +36,7 @@ cd "$(dirname "$0")/.."
 
 not_run=()
 QUICK_TAPES=2000
-FUZZ_SECONDS=60
+FUZZ_SECONDS=30
 CARGO_DENY_VERSION=0.20.2
 MIRI_TOOLCHAIN=nightly-2026-10-15
 # A download that stalls ends after this.
