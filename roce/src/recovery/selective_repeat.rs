@@ -368,3 +368,7 @@ fn is_sacked(psn: Psn, next: Psn, bitmap: &[u8]) -> bool {
     let word = bitmap_words(bitmap).nth(index as usize / 32);
     word.is_some_and(|word| word >> (index % 32) & 1 == 1)
 }
+
+#[cfg(test)]
+#[path = "selective_repeat_tests.rs"]
+mod tests;

@@ -371,6 +371,15 @@ impl Script {
             let was_retransmitted = packet.transmissions > 1;
             assert_eq!(self.log.is_retransmitted(self.psn(psn)), was_retransmitted, "PSN {psn}");
         }
+        assert_eq!(self.log.has_acked(), packets().any(|(_, packet)| packet.is_acked));
+        let mut recent = self.model.packets.iter().rev().take(WINDOW_PKTS as usize);
+        assert_eq!(self.log.has_retransmitted(), recent.any(|packet| packet.transmissions > 1));
+        // With a full window, the newest PSN has the place of PSN una - 1 in the log.
+        let last = una.checked_sub(1).filter(|_| self.log.sent() < WINDOW_PKTS);
+        if let Some(last) = last.map(|psn| &self.model.packets[psn as usize]) {
+            let rtt_nanos = (last.transmissions == 1).then(|| self.nanos() - last.sent_nanos);
+            assert_eq!(self.log.rtt_nanos(self.now), rtt_nanos);
+        }
         let in_flight = |packet: &Packet| !packet.is_acked && !packet.is_lost;
         let last = packets().filter(|(_, packet)| in_flight(packet)).last();
         assert_eq!(self.log.last_in_flight(), last.map(|(psn, _)| self.psn(psn)));
@@ -457,6 +466,15 @@ const ROWS: &[Row] = &[
         &[],
     ),
     (
+        "so it is if a packet is sent in between",
+        0,
+        &[
+            Send(6, false), Wait(LATER), Probe(0), Retransmit(1), Wait(LATER), Executed(1), Send(1, false), Executed(2),
+            Sacked(Cow::Borrowed(&[])),
+        ],
+        &[],
+    ),
+    (
         "an ACK of the probe alone, before a gap, is of the probe",
         0,
         &[
@@ -521,6 +539,48 @@ const ROWS: &[Row] = &[
         &[0, 1, 2, 3, 4],
     ),
     (
+        "responses to READ requests that the peer buffered are ordered by PSN",
+        0,
+        &[
+            Send(1, false), Send(1, true), Send(2, true), Send(1, true), Sacked(Cow::Borrowed(&[1, 2, 4])),
+            Retransmit(1), Response(2), Response(4),
+        ],
+        &[1, 3],
+    ),
+    (
+        "so they are if they arrive in the order of PSNs, but for the first",
+        0,
+        &[
+            Send(1, false), Send(1, true), Send(2, true), Send(1, true), Sacked(Cow::Borrowed(&[1, 2, 4])),
+            Retransmit(1), Response(2), Response(3), Response(4),
+        ],
+        &[1],
+    ),
+    (
+        "and if they arrive in the opposite order",
+        0,
+        &[
+            Send(1, false), Send(1, true), Send(2, true), Send(1, true), Sacked(Cow::Borrowed(&[1, 2, 4])),
+            Retransmit(1), Response(4), Response(2), Response(1),
+        ],
+        &[3],
+    ),
+    (
+        "losses of responses that share a number, after the first response came in order",
+        0,
+        &[Send(1, false), Send(4, true), Sacked(Cow::Borrowed(&[1])), Retransmit(1), Response(1), Response(3)],
+        &[2],
+    ),
+    (
+        "a READ response with a higher transmission number and a lower PSN than an ACK",
+        0,
+        &[
+            Send(4, true), Send(3, false), Send(5, true), Send(5, false), Sacked(Cow::Borrowed(&[4])), Retransmit(1),
+            Executed(13), Response(7),
+        ],
+        &[0, 1, 2, 3],
+    ),
+    (
         "a READ request that the peer buffers is not lost",
         0,
         &[Send(1, false), Send(4, true), Send(4, false), Sacked(Cow::Borrowed(&[1, 6]))],
@@ -571,6 +631,16 @@ fn the_order_of_responses_shows_losses_however_many_writes_were_sent_before() {
             script.play(&Send(WINDOW_PKTS, false));
             sent += WINDOW_PKTS;
             script.play(&Executed(sent));
+            // The ACK of a retransmission raises the number of the requests executed, but no mark of the responses.
+            let repaired = [
+                Send(2, false),
+                Sacked(vec![sent + 1].into()),
+                Retransmit(1),
+                Wait(LATER),
+                Executed(sent + 2),
+            ];
+            repaired.iter().for_each(|step| script.play(step));
+            sent += 2;
             let mut left = log_skips;
             while left > 0 {
                 let skip = left.min(1 << 28);
@@ -578,7 +648,8 @@ fn the_order_of_responses_shows_losses_however_many_writes_were_sent_before() {
                 left -= skip;
             }
         };
-        write(&mut script, skipped);
+        write(&mut script, skipped / 2);
+        write(&mut script, skipped - skipped / 2);
         write(&mut script, 0);
         script.play(&Send(4, true));
         script.play(&Response(sent));
@@ -612,7 +683,37 @@ fn from(step: Step, una: u32) -> Step {
     }
 }
 
+/// Steps after the gap below several READ requests was closed; PSNs are relative to the first PSN of the connection.
+fn steps_after_a_gap() -> impl Strategy<Value = Vec<Step>> {
+    let step = prop_oneof![
+        12 => (0u32..40).prop_map(Response),
+        2 => (1u32..4).prop_map(Retransmit),
+        1 => (0..2 * RTT_MIN_NANOS).prop_map(Wait),
+        1 => any::<bool>().prop_map(|is_read| Send(1, is_read)),
+        1 => (20u32..40).prop_map(|psn| Sacked(vec![psn].into())),
+    ];
+    prop::collection::vec(step, 1..40)
+}
+
 proptest! {
+    /// Packet 0 is lost, the peer buffers the READ requests above, and packet 0 is retransmitted: all READ responses
+    /// have the transmission number of this retransmission.
+    #[test]
+    fn the_responses_of_buffered_read_requests_are_ordered_by_psn(
+        threshold_pkts in prop_oneof![4 => Just(0u32), 1 => Just(1)],
+        reads in prop::collection::vec(1u32..4, 1..12),
+        steps in steps_after_a_gap(),
+    ) {
+        let mut script = Script::new(FIRST, threshold_pkts);
+        script.play(&Send(1, false));
+        reads.iter().for_each(|packets| script.play(&Send(*packets, true)));
+        let first_psns = script.reads.iter().map(|(first, _)| *first).collect();
+        for step in [Sacked(first_psns), Retransmit(1)].iter().chain(&steps) {
+            script.play(step);
+            script.check();
+        }
+    }
+
     #[test]
     fn the_log_is_the_rule_applied_to_every_packet(
         first in prop_oneof![Just(0u32), Just(Psn::COUNT - 100), Just(Psn::COUNT - 64), 0..Psn::COUNT],
