@@ -326,9 +326,11 @@ impl SelectiveRepeat {
         }
         let psn = self.log.last_in_flight().filter(|_| is_first).unwrap_or(una);
         let last_due = self.log.executed().minus(1);
-        let one = |first| PsnSpan { first, packets: 1, is_read: false };
-        let span = match requests.request_at(psn) {
-            Some(read) if read.is_read && !self.log.is_executed(psn) => {
+        let request = requests.request_at(psn);
+        let is_read = request.is_some_and(|request| request.is_read);
+        let one = |first| PsnSpan { first, packets: 1, is_read };
+        let span = match request {
+            Some(read) if is_read && !self.log.is_executed(psn) => {
                 if self.log.is_unacked(last_due) {
                     one(last_due)
                 } else {

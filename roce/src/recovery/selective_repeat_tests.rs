@@ -73,13 +73,13 @@ impl Script {
         self.scheme.on_sent(packets, self.now);
     }
 
-    /// Retransmits at most `count` packets. Returns false if no packet is lost.
+    /// Retransmits at most `count` packets.
     fn retransmit(&mut self, count: u32) {
         for _ in 0..count {
-            let psn = self.scheme.log().next_psn();
             if !self.scheme.log().has_lost() {
                 return;
             }
+            let psn = self.scheme.log().next_psn();
             let request = self.sent.request_at(psn).expect("a lost packet was sent");
             let rest_pkts = request.end().distance_from(psn);
             let span = if request.is_read { self.scheme.read_part(psn, rest_pkts) } else { 1 };
@@ -87,10 +87,14 @@ impl Script {
         }
     }
 
+    fn time(&self) -> AckTime {
+        AckTime { now: self.now, rtt_min_nanos: RTT_MIN_NANOS }
+    }
+
     /// Passes a response to the scheme, and records its result as text.
     fn event(&mut self, event: &AckEvent<'_>) {
         let answered = self.sent.answered;
-        let time = AckTime { now: self.now, rtt_min_nanos: RTT_MIN_NANOS };
+        let time = self.time();
         let result = self.scheme.on_event(event, &mut self.sent, time);
         self.last = text_of(&result, self.sent.answered - answered, self.scheme.log().buffered_reads());
     }
@@ -133,7 +137,7 @@ impl Script {
             ("tlp", _) => self.scheme.probe(true, &mut self.sent),
             ("probe", _) => self.scheme.probe(false, &mut self.sent),
             ("refuse", index) => {
-                let time = AckTime { now: self.now, rtt_min_nanos: RTT_MIN_NANOS };
+                let time = self.time();
                 let refusal = self.scheme.on_refused(psn(number(index)), &mut self.sent, time);
                 self.last = format!("progress {}, in flight {}", refusal.is_progress, refusal.in_flight_pkts);
             }

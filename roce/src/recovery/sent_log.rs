@@ -642,21 +642,30 @@ impl SentLog {
     #[inline]
     pub(crate) fn detect_losses(&mut self, space: PsnSpace, threshold_pkts: u32) -> u32 {
         let end = self.largest_acked[space].wrapping_sub(threshold_pkts);
-        let (oldest, is_response) = (self.oldest[space], space == PsnSpace::Response);
-        let searched = self.searched.filter(|(searched_end, _)| *searched_end == end);
-        let newly = match searched.filter(|_| is_response && threshold_pkts == 0) {
-            _ if !is_before(oldest, end) => 0,
-            // The READ responses in flight with transmission numbers below `end` (one past the highest number
-            // acknowledged) all have number `end - 1`.
-            Some((_, from)) if oldest.wrapping_add(1) == end => {
-                self.searched = Some((end, self.largest_acked_psn));
-                self.scan_psns(from, self.largest_acked_psn, oldest)
-            }
-            _ => self.scan(space, end, threshold_pkts == 0),
+        let is_response = space == PsnSpace::Response;
+        let newly = if is_before(self.oldest[space], end) {
+            self.search(space, end, is_response && threshold_pkts == 0)
+        } else {
+            0
         };
         match self.retransmission_acked.take_if(|_| is_response) {
             Some((number, psn)) => newly + self.scan_psns(self.una, psn, number.wrapping_sub(threshold_pkts)),
             None => newly,
+        }
+    }
+
+    /// Marks lost the packets that [`SentLog::scan`] marks. If `by_psn`, and if no higher transmission number was
+    /// acknowledged since the last search, searches only from the PSN at which the last search ended.
+    fn search(&mut self, space: PsnSpace, end: u32, by_psn: bool) -> u32 {
+        let oldest = self.oldest[space];
+        let searched = if by_psn { self.searched.replace((end, self.largest_acked_psn)) } else { None };
+        match searched {
+            // The READ responses in flight with transmission numbers below `end` (one past the highest number
+            // acknowledged) all have number `end - 1`.
+            Some((searched_end, from)) if searched_end == end && oldest.wrapping_add(1) == end => {
+                self.scan_psns(from, self.largest_acked_psn, oldest)
+            }
+            _ => self.scan(space, end, by_psn),
         }
     }
 
@@ -681,12 +690,10 @@ impl SentLog {
     }
 
     /// Marks lost the packets of `space` with transmission numbers below `end`, and updates `oldest[space]`, the lower
-    /// bound of the transmission numbers in flight. If `by_psn`, a READ response with transmission number `end - 1` is
-    /// marked only if its PSN is below `largest_acked_psn`, the highest acknowledged PSN with this transmission number.
+    /// bound of the transmission numbers in flight. If `by_psn`, `space` is that of responses, and a READ response with
+    /// transmission number `end - 1` is marked only if its PSN is below `largest_acked_psn`, the highest acknowledged
+    /// PSN with this transmission number.
     fn scan(&mut self, space: PsnSpace, end: u32, by_psn: bool) -> u32 {
-        if by_psn && space == PsnSpace::Response {
-            self.searched = Some((end, self.largest_acked_psn));
-        }
         let executed = self.executed.index_in(self.una, self.sent() + 1).unwrap_or(0);
         let (from, to) = match space {
             PsnSpace::Response => (0, executed),
@@ -704,7 +711,7 @@ impl SentLog {
                 let index = in_flight.trailing_zeros();
                 in_flight &= in_flight - 1;
                 let number = self.transmissions.at(first.value().wrapping_add(index)).number;
-                let is_last_number = by_psn && space == PsnSpace::Response && number.wrapping_add(1) == end;
+                let is_last_number = by_psn && number.wrapping_add(1) == end;
                 let psn = first.plus(index);
                 let is_earlier = self.largest_acked_psn.offset_from(psn).is_some_and(|offset| offset > 0);
                 if is_before(number, end) && (!is_last_number || is_earlier) {

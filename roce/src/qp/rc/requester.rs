@@ -251,8 +251,8 @@ impl Requester {
         self.local_fault.is_none_or(|fault| fault.position != position).then_some(place)
     }
 
-    /// Returns whether `max_rd_atomic` READ requests are outstanding. Does not count READ requests that the peer buffers,
-    /// because these do not use responder resources yet.
+    /// Returns whether `max_rd_atomic` READ requests are outstanding. Does not count READ requests that the peer
+    /// buffers, because these do not use responder resources yet.
     #[inline]
     fn is_at_max_reads(&self, outstanding: &Outstanding) -> bool {
         outstanding.outstanding_reads().saturating_sub(self.recovery.buffered_reads())
