@@ -1,8 +1,9 @@
 -- Shows in Wireshark and tshark what their dissector of RoCE v2 leaves out:
 --
 --   * RC SELECTIVE ACKNOWLEDGE (opcode 0xC0), the packet by which two ends of this project tell each other
---     what arrived out of order, and the SENDs between them (0xE0 to 0xE5), which say for which receive they
---     are; the formats are in docs/WIRE.md;
+--     what arrived out of order, the SENDs between them (0xE0 to 0xE5), which say for which receive they are,
+--     and the reserved bits of READ requests (0x0C) between them, which say how many PSNs below belong to
+--     READs; the formats are in docs/WIRE.md;
 --   * congestion notification (0x81), FLUSH (0x1C), ATOMIC WRITE (0x1D), and the FECN and BECN bits, which
 --     version 4.0 does not know.
 --
@@ -15,7 +16,10 @@
 
 local rocex = Proto("rocex", "RoCE v2 additions")
 
+local READ_REQUEST = 0x0C
+
 local OPCODES = {
+    [READ_REQUEST] = "RC RDMA READ REQUEST",
     [0x1C] = "RC FLUSH",
     [0x1D] = "RC ATOMIC WRITE",
     [0x81] = "CONGESTION NOTIFICATION",
@@ -59,6 +63,8 @@ local field = {
     receive = ProtoField.uint32("rocex.send.receive", "Receives taken by messages before it", base.DEC),
     packet = ProtoField.uint32("rocex.send.packet", "Packets of the message before it", base.DEC),
     immediate = ProtoField.uint32("rocex.send.immediate", "Immediate data", base.HEX),
+    preceding_reads = ProtoField.uint8("rocex.read.preceding_reads", "PSNs of READs directly below", base.DEC, nil, 0x7F),
+
     payload = ProtoField.bytes("rocex.send.payload", "Payload, with its padding"),
 
     cnp_reserved = ProtoField.bytes("rocex.cnp.reserved", "Reserved"),
@@ -197,7 +203,12 @@ local function add_send(tree, bth, body, info)
     info[#info + 1] = string.format("receive %d packet %d", body(0, 4):uint(), body(4, 4):uint())
 end
 
-local ADD = { [0x1C] = add_flush, [0x1D] = add_atomic_write, [0x81] = add_cnp, [0xC0] = add_sack }
+local function add_read(tree, bth, _, info)
+    tree:add(field.preceding_reads, bth(8, 1))
+    info[#info + 1] = string.format("preceding reads %d", bth(8, 1):bitfield(1, 7))
+end
+
+local ADD = { [READ_REQUEST] = add_read, [0x1C] = add_flush, [0x1D] = add_atomic_write, [0x81] = add_cnp, [0xC0] = add_sack }
 for opcode = 0xE0, 0xE5 do
     ADD[opcode] = add_send
 end
@@ -215,6 +226,9 @@ function rocex.dissector(buffer, pinfo, root)
     end
     local bth = buffer(at, BTH_BYTES)
     local name, has_ecn = OPCODES[opcode], bth(4, 1):bitfield(0, 2) ~= 0
+    if opcode == READ_REQUEST and bth(8, 1):bitfield(1, 7) == 0 then
+        name = nil
+    end
     if not name and not has_ecn then
         return
     end

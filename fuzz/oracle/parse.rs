@@ -65,6 +65,7 @@ fn write_again(packet: &Packet<'_>) -> Vec<u8> {
         opcode: packet.bth.opcode,
         solicited: packet.bth.solicited,
         ack_req: packet.bth.ack_req,
+        preceding_reads: packet.preceding_reads(),
         fecn: packet.bth.fecn,
         becn: packet.bth.becn,
         psn: packet.bth.psn,

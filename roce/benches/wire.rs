@@ -4,7 +4,7 @@ use criterion::{Criterion, Throughput, criterion_group, criterion_main};
 use roce::id::{Gid, Mac, PKey, Qpn, RKey};
 use roce::mem::Memory;
 use roce::psn::Psn;
-use roce::wire::{HeaderSpec, HeaderTemplate, Opcode, Packet, PacketSpec, Reth, icrc};
+use roce::wire::{HeaderSpec, HeaderTemplate, Opcode, Packet, PacketSpec, PrecedingReads, Reth, icrc};
 use std::hint::black_box;
 use std::net::{Ipv4Addr, Ipv6Addr};
 
@@ -35,6 +35,7 @@ fn spec(opcode: Opcode, payload_len: usize) -> PacketSpec {
         opcode,
         solicited: false,
         ack_req: true,
+        preceding_reads: PrecedingReads::NONE,
         fecn: false,
         becn: false,
         psn: Psn::new(0x123),

@@ -10,7 +10,7 @@ use roce::psn::Psn;
 use roce::qp::{AddressVector, ConnAttr, PathMtu, QpAttr, QpState};
 use roce::queue::SendOp;
 use roce::start;
-use roce::wire::{HeaderSpec, HeaderTemplate, Opcode, PacketSpec};
+use roce::wire::{HeaderSpec, HeaderTemplate, Opcode, PacketSpec, PrecedingReads};
 use std::net::Ipv4Addr;
 
 const MTU: PathMtu = PathMtu::Mtu1024;
@@ -60,6 +60,7 @@ impl Cnp {
             opcode: Opcode::CNP,
             solicited: false,
             ack_req: false,
+            preceding_reads: PrecedingReads::NONE,
             fecn: false,
             becn: self.becn,
             psn: Psn::new(0),

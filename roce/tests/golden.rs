@@ -134,6 +134,7 @@ fn encode_again(frame: &[u8]) -> Vec<u8> {
         opcode: packet.bth.opcode,
         solicited: packet.bth.solicited,
         ack_req: packet.bth.ack_req,
+        preceding_reads: packet.preceding_reads(),
         fecn: packet.bth.fecn,
         becn: packet.bth.becn,
         psn: packet.bth.psn,

@@ -56,6 +56,9 @@ pub(super) fn describe(packet: &Packet<'_>) -> String {
     if packet.info.has_payload {
         let _ = write!(line, " len {}", packet.payload.len());
     }
+    if packet.preceding_reads().pkts() > 0 {
+        let _ = write!(line, " preceding reads {}", packet.preceding_reads().pkts());
+    }
     for (is_set, mark) in [
         (bth.solicited, " SE"),
         (bth.ack_req, " AckReq"),

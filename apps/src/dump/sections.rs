@@ -122,7 +122,7 @@ fn ecn_name(tclass: u8) -> &'static str {
 
 fn bth(packet: &Packet<'_>) -> Section {
     let bth = packet.bth;
-    let fields = vec![
+    let mut fields = vec![
         ("opcode", Value::Hex(bth.opcode.value().into(), 2)),
         ("name", Value::Text(packet.info.name.into())),
         ("se", Value::Flag(bth.solicited)),
@@ -136,6 +136,9 @@ fn bth(packet: &Packet<'_>) -> Section {
         ("ack_req", Value::Flag(bth.ack_req)),
         ("psn", Value::Id(bth.psn.value())),
     ];
+    if packet.preceding_reads().pkts() > 0 {
+        fields.push(("preceding_reads", Value::Number(packet.preceding_reads().pkts().into())));
+    }
     Section { name: "bth", fields }
 }
 

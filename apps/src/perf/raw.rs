@@ -10,7 +10,7 @@ use roce::id::{Gid, Mac, PKey, Qpn};
 use roce::mem::Memory;
 use roce::port::Port;
 use roce::psn::Psn;
-use roce::wire::{HeaderSpec, HeaderTemplate, Opcode, Packet, PacketSpec};
+use roce::wire::{HeaderSpec, HeaderTemplate, Opcode, Packet, PacketSpec, PrecedingReads};
 use serde_json::json;
 use verbs::port::{DpdkPort, Opened};
 use verbs::{DeviceOptions, QpnPrefix};
@@ -139,6 +139,7 @@ impl<'a> Raw<'a> {
             opcode: Opcode::RC_SEND_MIDDLE,
             solicited: false,
             ack_req: false,
+            preceding_reads: PrecedingReads::NONE,
             fecn: false,
             becn: false,
             psn: self.psn,

@@ -23,7 +23,7 @@ use roce::qp::{ConnAttr, PathMtu, Placement, QpAttr, QpState};
 use roce::queue::{SendOp, WcStatus};
 use roce::recovery::RecoveryScheme;
 use roce::start;
-use roce::wire::{HeaderSpec, HeaderTemplate, Opcode, Packet, PacketSpec, Reth, icrc};
+use roce::wire::{HeaderSpec, HeaderTemplate, Opcode, Packet, PacketSpec, PrecedingReads, Reth, icrc};
 
 /// Data packets of a batch: one receive burst.
 pub(crate) const BATCH_PKTS: u32 = 32;
@@ -373,6 +373,7 @@ fn frame_between([src, dst]: [Gid; 2], payload_bytes: usize) -> Vec<u8> {
         opcode: Opcode::RC_SEND_ONLY,
         solicited: false,
         ack_req: true,
+        preceding_reads: PrecedingReads::NONE,
         fecn: false,
         becn: false,
         psn: Psn::new(5),

@@ -3,7 +3,7 @@
 use crate::mem::MemoryFault;
 use crate::port::{PHANTOM_ICRC, Payload, Port};
 use crate::psn::Psn;
-use crate::wire::{AddressTemplate, FrameParts, Opcode, PacketSpec, QpFields};
+use crate::wire::{AddressTemplate, FrameParts, Opcode, PacketSpec, PrecedingReads, QpFields};
 
 /// The header fields that a queue pair does not share with the other queue pairs of its address handle.
 #[derive(Clone, Copy, Debug)]
@@ -37,6 +37,7 @@ impl PacketBuilder<'_> {
             opcode,
             solicited: false,
             ack_req: false,
+            preceding_reads: PrecedingReads::NONE,
             fecn: false,
             becn: false,
             psn,

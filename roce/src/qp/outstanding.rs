@@ -17,6 +17,7 @@ use crate::queue::{SendQueue, SendWqe};
 use crate::recovery::circular_array::CircularArray;
 use crate::recovery::{PsnSpan, Requests};
 use crate::start;
+use crate::wire::PrecedingReads;
 
 /// Maximum number of PSNs assigned and not acknowledged: half the PSN circle (IBA 9.7.2), as many as a message of 2^31
 /// bytes takes at path MTU 256.
@@ -43,11 +44,20 @@ pub(crate) struct Place {
     pub span: PsnSpan,
 }
 
-/// The PSNs of a work request (none for a local operation), and its recv WQE sequence number.
+/// The PSNs of a work request (none for a local operation).
 #[derive(Clone, Copy, Debug, Default)]
 struct Assignment {
     span: PsnSpan,
-    receives_before: u32,
+    /// SEND or WRITE: recv WQE sequence number. READ or local operation: number of PSNs directly below `span` that belong
+    /// to READs. One field for both numbers, so that four assignments lie in one cache line.
+    before: u32,
+}
+
+impl Assignment {
+    /// Returns whether `before` is a number of PSNs of READs.
+    fn counts_reads(&self) -> bool {
+        self.span.is_read || self.span.packets == 0
+    }
 }
 
 /// Send work requests not yet completed: first the work requests with assigned PSNs (0 PSNs for an executed local
@@ -173,7 +183,7 @@ impl Outstanding {
     /// Assigns PSNs to the work request that [`Outstanding::next_unassigned`] has returned; its message has `len_bytes`
     /// bytes. Returns the [`Place`] of its first packet; `None` if the number of these PSNs, plus the number `unacked`
     /// of unacknowledged PSNs before them, exceeds [`MAX_OUTSTANDING_PSNS`].
-    #[inline]
+    #[inline(always)]
     pub(crate) fn assign(
         &mut self,
         len_bytes: u32,
@@ -191,7 +201,7 @@ impl Outstanding {
         self.append(0, Kind { is_read: false, takes_receive: false })
     }
 
-    #[inline]
+    #[inline(always)]
     fn append(&mut self, packets: u32, kind: Kind) -> Place {
         let Kind { is_read, takes_receive } = kind;
         let index = self.assigned;
@@ -200,12 +210,29 @@ impl Outstanding {
         }
         let span = PsnSpan { first: self.end, packets, is_read };
         self.cursor = self.position.wrapping_add(index);
-        *self.assignments.at_mut(self.cursor) = Assignment { span, receives_before: self.receives };
+        *self.assignments.at_mut(self.cursor) = Assignment { span, before: self.receives };
+        if is_read || packets == 0 {
+            self.count_reads_before(index);
+        }
         self.end = self.end.plus(packets);
         self.assigned += 1;
         self.assigned_reads += u32::from(is_read);
         self.receives = self.receives.wrapping_add(u32::from(takes_receive));
         Place { index, packet: 0, span }
+    }
+
+    /// Sets `before` of the READ or local operation at `index`. Counts no PSN of completed work requests, and at most
+    /// [`PrecedingReads::PKTS_MAX`] plus the PSNs of one READ.
+    #[inline(never)]
+    fn count_reads_before(&mut self, index: u32) {
+        let at = self.position.wrapping_add(index);
+        let below = self.assignments.at(at.wrapping_sub(1));
+        let before = if index > 0 && below.counts_reads() {
+            below.before.min(PrecedingReads::PKTS_MAX) + below.span.packets
+        } else {
+            0
+        };
+        self.assignments.at_mut(at).before = before;
     }
 
     /// Returns the [`Place`] of packet `psn`; `None` if `psn` belongs to no outstanding work request.
@@ -259,11 +286,12 @@ impl Outstanding {
         self.queue.seen(index)
     }
 
-    /// Returns the recv WQE sequence number of the work request `index` positions after the oldest: the number of the
-    /// peer's receives that earlier messages consume, modulo 2^32. `index` must be below [`Outstanding::assigned`].
+    /// Returns the recv WQE sequence number of the SEND or WRITE `index` positions after the oldest work request: the
+    /// number of the peer's receives that earlier messages consume, modulo 2^32. `index` must be below
+    /// [`Outstanding::assigned`].
     #[inline]
     pub(crate) fn receives_before(&self, index: u32) -> u32 {
-        self.assignments.at(self.position.wrapping_add(index)).receives_before
+        self.assignments.at(self.position.wrapping_add(index)).before
     }
 
     #[inline]
@@ -314,6 +342,13 @@ impl Requests for Outstanding {
     fn request_at(&mut self, psn: Psn) -> Option<PsnSpan> {
         let place = self.find(psn)?;
         Some(self.request_of(&place))
+    }
+
+    fn preceding_reads(&mut self, psn: Psn) -> PrecedingReads {
+        let Some(place) = self.find(psn) else { return PrecedingReads::NONE };
+        let assignment = self.assignments.at(self.position.wrapping_add(place.index));
+        let before = if assignment.counts_reads() { assignment.before + place.packet } else { 0 };
+        PrecedingReads::from_pkts(before)
     }
 
     #[inline]

@@ -11,6 +11,7 @@ use crate::queue::{
     Sge, SharedCq, WcOpcode, send_queue,
 };
 use crate::recovery::Requests;
+use crate::wire::PrecedingReads;
 use proptest::prelude::*;
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -73,6 +74,8 @@ struct Model {
     wrs: VecDeque<Wr>,
     una: u32,
     end: u32,
+    /// For each PSN from [`FIRST`] to below `end`: whether the PSN belongs to a READ.
+    reads: Vec<bool>,
 }
 
 impl Model {
@@ -87,6 +90,12 @@ impl Model {
         let (index, _, first) =
             self.assigned().find(|(_, wr, first)| (*first..first + wr.packets).contains(&at))?;
         Some((index, at - first))
+    }
+
+    /// Returns the number of consecutive PSNs of READs directly below `at`, from `from` on.
+    fn reads_below(&self, at: u32, from: u32) -> u32 {
+        let below = self.reads[from as usize..at as usize].iter().rev();
+        below.take_while(|is_read| **is_read).count() as u32
     }
 
     fn first_read(&self) -> Option<u32> {
@@ -105,6 +114,13 @@ fn check_find(outstanding: &mut Outstanding, model: &Model, at: u32) -> Result<(
     let place = outstanding.find(FIRST.plus(at));
     prop_assert_eq!(place.map(|place| (place.index, place.packet)), model.find(at), "PSN {}", at);
     prop_assert_eq!(outstanding.request_at(FIRST.plus(at)), place.map(|place| place.span));
+    if place.is_some_and(|place| place.span.is_read) {
+        // PSNs of work requests that had completed when the PSNs of the READ were assigned are not counted.
+        let oldest = model.assigned().next().map_or(0, |(_, _, first)| first);
+        let least = PrecedingReads::from_pkts(model.reads_below(at, oldest)).pkts();
+        let pkts = outstanding.preceding_reads(FIRST.plus(at)).pkts();
+        prop_assert!((least..=model.reads_below(at, 0)).contains(&pkts), "PSN {}: {}", at, pkts);
+    }
     Ok(())
 }
 
@@ -141,6 +157,7 @@ proptest! {
                     prop_assert_eq!((place.span.first, place.span.packets), (FIRST.plus(model.end), wr.packets));
                     wr.first = Some(model.end);
                     model.end += wr.packets;
+                    model.reads.resize(model.end as usize, wr.is_read);
                 }
                 Step::Ack(part) => {
                     model.una += (model.end - model.una) * part / 256;

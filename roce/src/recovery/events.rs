@@ -2,7 +2,7 @@
 //! [`Refusal`] for the requester, [`Verdict`] for the responder.
 
 use crate::psn::Psn;
-use crate::wire::SackEth;
+use crate::wire::{PrecedingReads, SackEth};
 
 /// A response that the completer reports to the recovery scheme.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -122,6 +122,10 @@ pub(crate) struct Refusal {
 pub(crate) trait Requests {
     /// Returns the PSNs of the message, or of the READ request, that contains `psn`.
     fn request_at(&mut self, psn: Psn) -> Option<PsnSpan>;
+
+    /// Returns the number of PSNs directly below the READ request `psn` that belong to READs. PSNs of work requests that
+    /// had completed when the READ request was sent first are not counted.
+    fn preceding_reads(&mut self, psn: Psn) -> PrecedingReads;
 
     fn has_reads(&self) -> bool;
 

@@ -399,6 +399,7 @@ impl ExpectedPsn {
 mod tests {
     use super::*;
     use crate::recovery::PsnSpan;
+    use crate::wire::PrecedingReads;
 
     const FIRST: Psn = Psn::new(0xFF_FFFE);
 
@@ -522,6 +523,10 @@ mod tests {
         fn request_at(&mut self, psn: Psn) -> Option<PsnSpan> {
             let index = psn.distance_from(FIRST);
             Some(PsnSpan { first: psn.minus(index % 4), packets: 4, is_read: true })
+        }
+
+        fn preceding_reads(&mut self, _psn: Psn) -> PrecedingReads {
+            unreachable!("go-back-N sends the READ requests of the standard");
         }
 
         fn has_reads(&self) -> bool {

@@ -290,7 +290,7 @@ impl Recovery {
             Recovery::GoBackN(_) if is_probe => Some(PROBE_PKTS),
             Recovery::GoBackN(scheme) => Some(scheme.read_part(rest_pkts)),
             Recovery::SelectiveRepeat(scheme) if scheme.log().has_lost() => {
-                Some(scheme.read_part(psn, rest_pkts))
+                Some(scheme.read_part(psn, request))
             }
             Recovery::SelectiveRepeat(scheme) => {
                 let has_room = scheme.log().sent() + rest_pkts <= scheme.log().window_pkts();

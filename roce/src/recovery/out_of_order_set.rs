@@ -46,6 +46,11 @@ impl OutOfOrderSet {
         self.buffered.remove_range(Psn::new(0), self.buffered.capacity());
     }
 
+    #[inline]
+    pub(crate) fn len(&self) -> u32 {
+        self.buffered.len()
+    }
+
     pub(crate) fn is_empty(&self) -> bool {
         self.buffered.is_empty()
     }

@@ -101,6 +101,11 @@ impl ResponderRecovery {
         }
     }
 
+    /// Returns whether a READ request above a gap of READ requests is executed as an early READ.
+    pub(crate) fn executes_early_reads(&self) -> bool {
+        matches!(self, ResponderRecovery::SelectiveRepeat { .. })
+    }
+
     /// Returns whether a SACK is due for an executed request. `has_gap` returns whether requests above the new expected
     /// PSN are buffered or placed.
     #[inline]

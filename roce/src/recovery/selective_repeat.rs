@@ -107,11 +107,12 @@ impl SelectiveRepeat {
         self.due_probe = DueProbe::None;
     }
 
-    /// Returns the number of PSNs of the READ request to send for the lost `psn`. If the peer has executed the original
-    /// READ request: the run of lost PSNs from `psn` on. Otherwise: the rest of the original READ request
-    /// (`rest_pkts`), because the peer would execute a request for a part as a complete READ.
-    pub(crate) fn read_part(&self, psn: Psn, rest_pkts: u32) -> u32 {
-        if self.log.is_executed(psn) { self.log.lost_run(psn, rest_pkts) } else { rest_pkts }
+    /// Returns the number of PSNs of the READ request to send for the lost `psn` of the original READ request `read`.
+    /// If a response to `read` was received: the run of lost PSNs from `psn` on. Otherwise: the rest of `read`, because
+    /// a peer that has not received `read` would execute a request for a part as a complete READ.
+    pub(crate) fn read_part(&self, psn: Psn, read: PsnSpan) -> u32 {
+        let rest_pkts = read.end().distance_from(psn);
+        if self.log.is_answered(read) { self.log.lost_run(psn, rest_pkts) } else { rest_pkts }
     }
 
     #[inline]
@@ -230,15 +231,16 @@ impl SelectiveRepeat {
 
     /// Processes the bitmap of a SACK with the expected PSN `next`. Returns the number of requests newly marked lost.
     fn on_sack(&mut self, next: Psn, bitmap: &[u8], requests: &mut impl Requests, time: AckTime) -> u32 {
-        if next != self.log.executed() {
+        if self.log.is_executed(next) && !self.is_read_gap(next, requests) {
             return 0; // stale
         }
-        if self.log.is_acked(next) {
+        self.on_early_reads(next, bitmap, requests, time);
+        if next == self.log.executed() && self.log.is_acked(next) {
             self.retransmit_discarded(next, bitmap, requests);
         }
         for (word, bits) in (0..).zip(bitmap_words(bitmap)) {
             let first = next.plus(1 + 32 * word);
-            let mut left = bits & !self.log.acked_bits(first);
+            let mut left = bits & !self.log.acked_bits(first) & !self.executed_bits(first);
             if left != 0 && !requests.has_reads() {
                 self.log.on_sacked(first, left, time);
                 continue;
@@ -255,6 +257,46 @@ impl SelectiveRepeat {
             }
         }
         self.log.detect_losses(PsnSpace::Request, self.reordering_threshold_pkts)
+    }
+
+    /// Returns whether all PSNs from `next` to below [`SentLog::executed`] belong to READ requests. If so, the peer may
+    /// have executed early READs above the missing `next`, and the SACK is possibly not stale.
+    #[cold]
+    fn is_read_gap(&self, next: Psn, requests: &mut impl Requests) -> bool {
+        let mut at = next;
+        while self.log.is_executed(at) {
+            match requests.request_at(at) {
+                Some(read) if read.is_read => at = read.end(),
+                _ => return false,
+            }
+        }
+        true
+    }
+
+    /// Marks as executed the READ requests from `next` up to the highest early READ that the bitmap of a SACK reports.
+    /// Thereafter READ responses show the loss of each of these READ requests. Stops at a READ request marked lost,
+    /// because the mark must remain until the retransmission.
+    fn on_early_reads(&mut self, next: Psn, bitmap: &[u8], requests: &mut impl Requests, time: AckTime) {
+        if !requests.has_reads() {
+            return;
+        }
+        let (mut at, mut end) = (next, next);
+        while let Some(read) = requests.request_at(at).filter(|read| read.is_read)
+            && !self.log.is_lost(at)
+        {
+            let preceding_pkts = requests.preceding_reads(at).pkts();
+            if at.distance_from(next) <= preceding_pkts && is_sacked(at, next, bitmap) {
+                end = read.end();
+            }
+            at = read.end();
+        }
+        self.on_executed(end, requests, time);
+    }
+
+    /// Returns the executed PSNs among the 32 PSNs from `first` on, as a bitmap.
+    fn executed_bits(&self, first: Psn) -> u32 {
+        let count = self.log.executed().offset_from(first).unwrap_or(0).clamp(0, 32);
+        u32::try_from((1_u64 << count) - 1).unwrap_or(u32::MAX)
     }
 
     /// Processes a SACK that reports `next` missing although an earlier SACK acknowledged `next`: the responder reneged
@@ -316,28 +358,25 @@ impl SelectiveRepeat {
     /// | first, in all other cases | `highest` |
     /// | later | una |
     ///
-    /// If the PSN marked is of an executed READ request, the probe is a READ request for the response with this PSN. If
-    /// the PSN marked is of a READ request not executed, the probe is this READ request as a whole.
+    /// If the PSN marked is of a READ request and a response to this READ request was received, the probe is a READ
+    /// request for the response with this PSN. If no response was received, the probe is this READ request as a whole.
     pub(crate) fn probe(&mut self, is_first: bool, requests: &mut impl Requests) {
         let una = self.log.una();
         if self.log.has_acked() && self.log.is_unacked(una) && !self.log.is_lost(una) {
             // The reordering threshold is too high: una was not marked lost although higher PSNs are acknowledged.
             self.reordering_threshold_pkts /= 2;
         }
-        let psn = self.log.last_in_flight().filter(|_| is_first).unwrap_or(una);
+        let mut psn = self.log.last_in_flight().filter(|_| is_first).unwrap_or(una);
         let last_due = self.log.executed().minus(1);
-        let request = requests.request_at(psn);
+        let mut request = requests.request_at(psn);
         let is_read = request.is_some_and(|request| request.is_read);
-        let one = |first| PsnSpan { first, packets: 1, is_read };
+        if is_read && !self.log.is_executed(psn) && self.log.is_unacked(last_due) {
+            psn = last_due;
+            request = requests.request_at(psn);
+        }
         let span = match request {
-            Some(read) if is_read && !self.log.is_executed(psn) => {
-                if self.log.is_unacked(last_due) {
-                    one(last_due)
-                } else {
-                    read
-                }
-            }
-            _ => one(psn),
+            Some(read) if read.is_read && !self.log.is_answered(read) => read,
+            _ => PsnSpan { first: psn, packets: 1, is_read },
         };
         // If the peer stopped for longer than the probe timeout, the peer now receives an earlier transmission of una
         // first, then the packets in flight, and the probe last. If the ACK of una were taken as the ACK of the probe,

@@ -17,7 +17,7 @@
 //! retransmission is that of an earlier transmission.
 
 use super::*;
-use crate::wire::SackEth;
+use crate::wire::{PrecedingReads, SackEth};
 
 const FIRST: Psn = Psn::new(0xFF_FFFC);
 const WINDOW_PKTS: u32 = 64;
@@ -37,6 +37,14 @@ struct Sent {
 impl Requests for Sent {
     fn request_at(&mut self, psn: Psn) -> Option<PsnSpan> {
         self.requests.iter().copied().find(|span| psn.index_in(span.first, span.packets).is_some())
+    }
+
+    fn preceding_reads(&mut self, psn: Psn) -> PrecedingReads {
+        let mut first = psn;
+        while let Some(read) = self.request_at(first.minus(1)).filter(|request| request.is_read) {
+            first = read.first;
+        }
+        PrecedingReads::from_pkts(psn.distance_from(first))
     }
 
     fn has_reads(&self) -> bool {
@@ -81,8 +89,7 @@ impl Script {
             }
             let psn = self.scheme.log().next_psn();
             let request = self.sent.request_at(psn).expect("a lost packet was sent");
-            let rest_pkts = request.end().distance_from(psn);
-            let span = if request.is_read { self.scheme.read_part(psn, rest_pkts) } else { 1 };
+            let span = if request.is_read { self.scheme.read_part(psn, request) } else { 1 };
             self.scheme.on_sent(span, self.now);
         }
     }
@@ -219,6 +226,15 @@ const ROWS: &[Row] = &[
      "acked 1, lost 2, executed, implied NAK, response", &[1, 2]),
     ("a READ request above a gap, by a SACK with READs", "r1 D0 s s s S1[3]",
      "lost 2, changed, loss window, no gap", &[1, 2]),
+    ("an early READ, by a SACK", "r1 r1 s S0[1,2]", "changed, loss window, no gap", &[]),
+    ("an early READ shows a lost READ request", "r1 r1 s S0[1,2] D1",
+     "lost 1, answered 1, executed, implied NAK, response", &[0]),
+    ("a SACK of an early READ is not stale", "r1 r1 s s D1 S0[1,3]", "lost 1, changed, loss window", &[0, 2]),
+    ("a SACK below READs and SENDs is stale", "r1 r1 s s A4 S0[1,3]", "loss window", &[0, 1]),
+    ("a READ request marked lost remains marked", "s r1 r1 s S0[2,3] S1[2,3]",
+     "acked 1, buffered 1, executed, changed, loss window", &[1]),
+    ("an early READ above another early READ", "r1 r1 r1 r1 s S0[1,3,4] D3",
+     "lost 3, answered 1, executed, implied NAK, response", &[0, 1, 2]),
     ("reneging on a SEND", "s s s s S0[1,2,3] out w S1[3]", "acked 1, executed, changed, loss window", &[1, 2]),
     ("reneging on a READ request", "s s r2 s S0[1,2,4] out w S1[4]",
      "acked 1, executed, changed, loss window", &[1, 2, 3]),
@@ -264,6 +280,10 @@ const ROWS: &[Row] = &[
     ("a tail loss probe of the last response due", "r2 D0 r3 tlp", "acked 1, executed, response, no gap", &[1]),
     ("a tail loss probe of a READ request, all responses received", "r2 D0 D1 r3 tlp",
      "acked 1, answered 1, executed, response, no gap", &[2, 3, 4]),
+    ("a tail loss probe of a READ without responses", "r3 r1 D3 out tlp",
+     "lost 3, answered 1, executed, implied NAK, response, no gap", &[0, 1, 2]),
+    ("a tail loss probe of the last response due, of a READ without responses", "r2 r2 r2 S0[2] tlp",
+     "loss window, no gap", &[2, 3]),
     ("a tail loss probe while all are lost", "s s S0[1] tlp", "lost 1, changed, loss window, no gap", &[0]),
     ("a tail loss probe behind a packet lost meanwhile", "s s s s tlp S0[2] out1 S0[2]", "loss window", &[1, 3]),
     ("a tail loss probe behind a retransmission, acknowledged at once", "s5 tlp S0[2] out1 S1[2]",
@@ -286,6 +306,8 @@ const ROWS: &[Row] = &[
     ("a probe of a lost una leaves the threshold", "s s S0[1] out A2 S2<0[] s20 S2[19] probe",
      "lost 2, changed, loss window, no gap", &[2, 3]),
     ("a lost run is one READ request", "r4 D3 out1", "lost 3, executed, implied NAK, response, no gap", &[]),
+    ("a READ request without a response is retransmitted whole", "r3 r1 s D3 S0[3] out1",
+     "loss window", &[]),
     ("a READ request not executed is retransmitted whole", "r3 s S0[3] out1",
      "lost 3, changed, loss window, no gap", &[]),
     ("a refused SEND", "s s s refuse1", "progress true, in flight 2", &[1]),

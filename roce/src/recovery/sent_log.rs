@@ -246,6 +246,13 @@ impl SentLog {
         self.buffered_reads
     }
 
+    /// Returns whether any response to the READ request `read` was received.
+    pub(crate) fn is_answered(&self, read: PsnSpan) -> bool {
+        let is_below_una = self.una.offset_from(read.first).is_some_and(|offset| offset > 0);
+        is_below_una
+            || self.is_executed(read.first) && self.acked.first_in(read.first, read.packets).is_some()
+    }
+
     /// Returns whether any packet from una on is acknowledged.
     pub(crate) fn has_acked(&self) -> bool {
         !self.acked.is_empty()

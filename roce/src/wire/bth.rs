@@ -8,7 +8,53 @@ const FECN: u8 = 0x80;
 const BECN: u8 = 0x40;
 const ACK_REQ: u8 = 0x80;
 
-/// Base transport header (IBA 9.2), 12 bytes. The reserved bits are sent as zero and ignored when received.
+/// Mask of the 7 reserved bits after AckReq.
+const RESERVED: u8 = 0x7F;
+
+/// Values up to this number are numbers of PSNs; higher values are multiples of [`UNIT_PKTS`].
+const EXACT_MAX: u8 = 63;
+const UNIT_PKTS: u32 = 64;
+
+/// The 7 reserved bits after AckReq. In a READ request under selective repeat: number of PSNs directly below the PSN of
+/// the READ request that belong to READ requests, rounded down.
+///
+/// ```text
+///   value   0 to 63   64   65    ...  127
+///   PSNs    0 to 63   64   128   ...  4096
+/// ```
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct PrecedingReads(u8);
+
+impl PrecedingReads {
+    /// No PSN directly below belongs to a READ request, or the sender does not use the field.
+    pub const NONE: PrecedingReads = PrecedingReads(0);
+    /// The largest number of PSNs.
+    pub(crate) const PKTS_MAX: u32 = UNIT_PKTS * (RESERVED - EXACT_MAX) as u32;
+
+    /// Decodes byte 8 of the header.
+    pub(super) fn parse(ack_byte: u8) -> Self {
+        PrecedingReads(ack_byte & RESERVED)
+    }
+
+    /// Encodes a number of PSNs: rounds down from 64 on, and encodes more than 4096 PSNs
+    /// as 4096.
+    pub fn from_pkts(pkts: u32) -> Self {
+        let units = pkts / UNIT_PKTS;
+        let value = if units == 0 { pkts } else { units.saturating_add(EXACT_MAX.into()) };
+        PrecedingReads(u8::try_from(value).map_or(RESERVED, |value| value.min(RESERVED)))
+    }
+
+    /// Returns the number of PSNs.
+    pub fn pkts(self) -> u32 {
+        match self.0.checked_sub(EXACT_MAX) {
+            None | Some(0) => self.0.into(),
+            Some(units) => u32::from(units) * UNIT_PKTS,
+        }
+    }
+}
+
+/// Base transport header (IBA 9.2), 12 bytes. The reserved bits are sent as zero and ignored when received, except
+/// [`PrecedingReads`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Bth {
     /// Opcode: transport service, operation, and position of the packet in its message.
@@ -70,8 +116,8 @@ impl Bth {
         let [_, q0, q1, q2] = self.dest_qp.value().to_be_bytes();
         let [_, n0, n1, n2] = self.psn.value().to_be_bytes();
         let flags = flags_byte(self.solicited, self.mig_req, self.pad_bytes) | (self.tver & 0x0F);
-        let ecn = ecn_byte(self.fecn, self.becn);
-        *bytes = [self.opcode.value(), flags, p0, p1, ecn, q0, q1, q2, ack_byte(self.ack_req), n0, n1, n2];
+        let (ecn, ack) = (ecn_byte(self.fecn, self.becn), ack_byte(self.ack_req, PrecedingReads::NONE));
+        *bytes = [self.opcode.value(), flags, p0, p1, ecn, q0, q1, q2, ack, n0, n1, n2];
     }
 }
 
@@ -100,6 +146,33 @@ pub(super) const fn ecn_byte(fecn: bool, becn: bool) -> u8 {
     (if fecn { FECN } else { 0 }) | (if becn { BECN } else { 0 })
 }
 
-pub(super) const fn ack_byte(ack_req: bool) -> u8 {
-    if ack_req { ACK_REQ } else { 0 }
+/// Returns byte 8 of the header: AckReq, and [`PrecedingReads`].
+pub(super) const fn ack_byte(ack_req: bool, preceding_reads: PrecedingReads) -> u8 {
+    (if ack_req { ACK_REQ } else { 0 }) | preceding_reads.0
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn numbers_of_preceding_reads_are_rounded_down() {
+        for (pkts, decoded) in [
+            (0, 0),
+            (1, 1),
+            (63, 63),
+            (64, 64),
+            (127, 64),
+            (128, 128),
+            (4095, 4032),
+            (4096, 4096),
+            (u32::MAX, 4096),
+        ] {
+            assert_eq!(PrecedingReads::from_pkts(pkts).pkts(), decoded, "{pkts}");
+        }
+        for value in 0..=RESERVED {
+            let reads = PrecedingReads(value);
+            assert_eq!(PrecedingReads::from_pkts(reads.pkts()), reads);
+        }
+    }
 }

@@ -1,7 +1,7 @@
 //! The invariant CRC (IBA 7.8, annex A17): the CRC-32 of eight 0xFF bytes followed by the packet from its IP header to
 //! its pad bytes. Fields that routers may change are masked: each bit of a masked field counts as 1.
 
-use super::{bth::Bth, ipv4::Ipv4Header, ipv6::Ipv6Header, udp::UdpHeader};
+use super::{bth::Bth, bth::PrecedingReads, ipv4::Ipv4Header, ipv6::Ipv6Header, udp::UdpHeader};
 
 /// Length of the ICRC in bytes. The ICRC is the last field of every packet.
 pub const ICRC_LEN: usize = 4;
@@ -123,10 +123,15 @@ fn crc(register: u32, bytes: &[u8]) -> u32 {
 pub(super) struct RetransmitFields {
     /// Identification of the IPv4 header; 0 if the packet is IPv6.
     ip_id: [u8; 2],
+    /// AckReq and [`PrecedingReads`].
     ack_req: u8,
 }
 
 impl RetransmitFields {
+    pub(super) fn preceding_reads(self) -> PrecedingReads {
+        PrecedingReads::parse(self.ack_req)
+    }
+
     pub(super) fn of(l3: &[u8]) -> Option<Self> {
         let at = |at: usize| l3.get(at).copied();
         match l3.first()? >> 4 {

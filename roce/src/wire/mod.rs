@@ -43,7 +43,7 @@ pub(crate) mod xrceth;
 
 pub use aeth::{Aeth, NakCode, Syndrome, rnr_timer_nanos};
 pub use atomiceth::{AtomicAckEth, AtomicEth};
-pub use bth::Bth;
+pub use bth::{Bth, PrecedingReads};
 pub use deth::Deth;
 pub use eth::EthHeader;
 pub use feth::Feth;

@@ -1,4 +1,5 @@
 use super::atomiceth::{AtomicAckEth, AtomicEth};
+use super::bth::PrecedingReads;
 use super::eth::{
     ETHERTYPE_IPV4, ETHERTYPE_IPV6, ETHERTYPE_QINQ, ETHERTYPE_VLAN, EthHeader, VLAN_ID_MASK, VlanTag,
 };
@@ -213,11 +214,16 @@ impl<'a> Packet<'a> {
         Fingerprint { icrc: self.icrc, fields: RetransmitFields::of(self.l3).unwrap_or_default() }
     }
 
-    /// Returns whether the ICRC of this packet, after IP identification and AckReq are replaced by those of `other`, is
-    /// the ICRC of `other`. Equal ICRCs do not prove equal packets, because an attacker can forge a packet with a given
-    /// ICRC.
+    /// Returns whether the ICRC of this packet, after the retransmit fields (IP identification, AckReq and the reserved
+    /// bits after AckReq) are replaced by those of `other`, is the ICRC of `other`. Equal ICRCs do not prove equal
+    /// packets, because an attacker can forge a packet with a given ICRC.
     pub(crate) fn has_fingerprint(&self, other: &Fingerprint) -> bool {
         icrc::compute_with(self.l3, other.fields) == Some(other.icrc)
+    }
+
+    /// Returns the value of the reserved bits after AckReq.
+    pub fn preceding_reads(&self) -> PrecedingReads {
+        RetransmitFields::of(self.l3).map_or(PrecedingReads::NONE, |fields| fields.preceding_reads())
     }
 
     /// Returns the bytes from the IP header to the pad, from which the ICRC is computed.

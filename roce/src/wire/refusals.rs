@@ -33,6 +33,7 @@ fn packet(opcode: Opcode, payload_len: usize) -> PacketSpec {
         opcode,
         solicited: false,
         ack_req: true,
+        preceding_reads: PrecedingReads::NONE,
         fecn: false,
         becn: false,
         psn: Psn::new(1),

@@ -1,5 +1,5 @@
 use super::atomiceth::{AtomicAckEth, AtomicEth};
-use super::bth::{self, Bth};
+use super::bth::{self, Bth, PrecedingReads};
 use super::eth::{ETHERTYPE_IPV4, ETHERTYPE_IPV6, ETHERTYPE_VLAN, EthHeader, VlanTag};
 use super::icrc::{self, ICRC_LEN};
 use super::ipv4::{self, DONT_FRAGMENT, Ipv4Header, PROTOCOL_UDP, VERSION_IHL};
@@ -124,6 +124,8 @@ pub struct PacketSpec {
     pub solicited: bool,
     /// AckReq: requests an ACK of this packet.
     pub ack_req: bool,
+    /// [`PrecedingReads::NONE`], unless the packet is a READ request under selective repeat.
+    pub preceding_reads: PrecedingReads,
     /// Forward explicit congestion notification (FECN).
     pub fecn: bool,
     /// Backward explicit congestion notification (BECN).
@@ -508,9 +510,10 @@ impl AddressTemplate {
     fn fill_bth(&self, bytes: &mut [u8; Bth::LEN], qp: &QpFields, spec: &PacketSpec) {
         let [len_low, ..] = spec.payload_len.to_le_bytes();
         let pad_bytes = len_low.wrapping_neg() & 3;
-        let [ecn, ack_req] = [bth::ecn_byte(spec.fecn, spec.becn), bth::ack_byte(spec.ack_req)];
+        let ecn = bth::ecn_byte(spec.fecn, spec.becn);
+        let ack = bth::ack_byte(spec.ack_req, spec.preceding_reads);
         let ecn_and_qp = u32::from_ne_bytes(qp.ecn_and_qp) | u32::from_ne_bytes([ecn, 0, 0, 0]);
-        let ack_and_psn = spec.psn.value() | u32::from_be_bytes([ack_req, 0, 0, 0]);
+        let ack_and_psn = spec.psn.value() | u32::from_be_bytes([ack, 0, 0, 0]);
         bytes[0] = spec.opcode.value();
         bytes[1] = bth::flags_byte(spec.solicited, self.mig_req, pad_bytes);
         bytes[4..8].copy_from_slice(&ecn_and_qp.to_ne_bytes());

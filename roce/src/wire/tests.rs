@@ -97,13 +97,14 @@ fn any_payload_len() -> impl Strategy<Value = usize> {
 fn any_recipe() -> impl Strategy<Value = Recipe> {
     let opcode = prop::sample::select(Opcode::known().collect::<Vec<_>>());
     let payload = any_payload_len().prop_flat_map(|len| prop::collection::vec(any::<u8>(), len));
-    (any_header(), opcode, any::<([bool; 5], u32, u16)>(), any_ext(), payload).prop_map(
-        |(header, info, ([solicited, ack_req, fecn, becn, mig_req], psn, ip_id), ext, payload)| {
+    (any_header(), opcode, any::<([bool; 5], u16, u32, u16)>(), any_ext(), payload).prop_map(
+        |(header, info, ([solicited, ack_req, fecn, becn, mig_req], reads, psn, ip_id), ext, payload)| {
             let payload = if info.has_payload { payload } else { Vec::new() };
             let packet = PacketSpec {
                 opcode: info.opcode,
                 solicited,
                 ack_req,
+                preceding_reads: PrecedingReads::from_pkts(reads.into()),
                 fecn,
                 becn,
                 psn: Psn::new(psn),
@@ -176,6 +177,7 @@ impl Recipe {
             psn: spec.psn,
         };
         assert_eq!(packet.bth, bth);
+        assert_eq!(packet.preceding_reads(), spec.preceding_reads);
         assert_eq!(packet.info, info);
         assert_eq!(packet.payload, self.payload);
         let has = |header| info.headers.contains(&header);

@@ -5,8 +5,8 @@ use roce::id::{Gid, Mac, PKey, QKey, Qpn, RKey};
 use roce::port::Port;
 use roce::psn::Psn;
 use roce::wire::{
-    Aeth, Deth, HeaderSpec, HeaderTemplate, Opcode, PacketSpec, Reth, Syndrome, flow_label_from_qpns,
-    udp_source_port,
+    Aeth, Deth, HeaderSpec, HeaderTemplate, Opcode, PacketSpec, PrecedingReads, Reth, Syndrome,
+    flow_label_from_qpns, udp_source_port,
 };
 
 /// Fields of a packet. [`Forged::to`] returns the fields of a genuine packet; a test then changes some fields.
@@ -78,6 +78,7 @@ impl Forged {
             opcode: self.opcode,
             solicited: false,
             ack_req: self.ack_req,
+            preceding_reads: PrecedingReads::NONE,
             fecn: false,
             becn: self.becn,
             psn: self.psn,

@@ -6,8 +6,8 @@ use roce::id::{Gid, Mac, Msn, PKey, Qpn};
 use roce::psn::Psn;
 use roce::start;
 use roce::wire::{
-    Aeth, HeaderSpec, HeaderTemplate, ICRC_LEN, Opcode, Operation, Packet, PacketSpec, RecvEth, Reth,
-    SackEth, Syndrome, icrc,
+    Aeth, HeaderSpec, HeaderTemplate, ICRC_LEN, Opcode, Operation, Packet, PacketSpec, PrecedingReads,
+    RecvEth, Reth, SackEth, Syndrome, icrc,
 };
 use std::collections::VecDeque;
 
@@ -170,6 +170,7 @@ impl Peer {
             opcode,
             solicited: plan.flags & 1 != 0,
             ack_req: plan.flags & 2 != 0,
+            preceding_reads: PrecedingReads::from_pkts(u32::from(plan.flags >> 6) * 11),
             fecn: plan.flags & 4 != 0,
             becn: plan.flags & 8 != 0,
             psn,
@@ -246,7 +247,17 @@ impl Peer {
 
     fn spec(&self, opcode: Opcode, psn: Psn, payload_len: usize, ack_req: bool) -> PacketSpec {
         let (solicited, fecn, becn) = (false, false, false);
-        PacketSpec { opcode, solicited, ack_req, fecn, becn, psn, ip_id: 0, payload_len }
+        PacketSpec {
+            opcode,
+            solicited,
+            ack_req,
+            preceding_reads: PrecedingReads::NONE,
+            fecn,
+            becn,
+            psn,
+            ip_id: 0,
+            payload_len,
+        }
     }
 
     /// Returns the ACKs and READ responses of an honest peer to all unanswered requests.

@@ -3,7 +3,8 @@
 use roce::id::{Gid, Mac, PKey, Qpn, RKey};
 use roce::psn::Psn;
 use roce::wire::{
-    HeaderSpec, HeaderTemplate, Opcode, PacketSpec, Reth, flow_label_from_qpns, udp_source_port,
+    HeaderSpec, HeaderTemplate, Opcode, PacketSpec, PrecedingReads, Reth, flow_label_from_qpns,
+    udp_source_port,
 };
 
 use super::network::{MESSAGE_BYTES, Stage};
@@ -90,6 +91,7 @@ impl Forged {
             opcode: self.opcode,
             solicited: false,
             ack_req: true,
+            preceding_reads: PrecedingReads::NONE,
             fecn: false,
             becn: self.becn,
             psn: Psn::new(self.psn),

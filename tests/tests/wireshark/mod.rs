@@ -8,7 +8,8 @@ use netsim::LinkId;
 use roce::id::{Gid, Mac, Msn, PKey, Qpn, RKey};
 use roce::psn::Psn;
 use roce::wire::{
-    Aeth, Feth, FrameParts, HeaderSpec, HeaderTemplate, Opcode, PacketSpec, RecvEth, Reth, SackEth, Syndrome,
+    Aeth, Feth, FrameParts, HeaderSpec, HeaderTemplate, Opcode, PacketSpec, PrecedingReads, RecvEth, Reth,
+    SackEth, Syndrome,
 };
 use tests::record::{self, Seen};
 
@@ -49,6 +50,7 @@ fn spec(opcode: Opcode, psn: u32, payload_len: usize) -> PacketSpec {
         opcode,
         solicited: false,
         ack_req: false,
+        preceding_reads: PrecedingReads::NONE,
         fecn: false,
         becn: false,
         psn: Psn::new(psn),
@@ -206,6 +208,10 @@ fn numbered_sends_are_dissected() {
 fn what_the_dissector_of_4_0_lacks_is_shown_and_nothing_else() {
     let reth = Reth { va: 0x1122_3344_5566_7788, rkey: RKey(0xAABB_CCDD), len_bytes: 9 };
     let cnp = PacketSpec { becn: true, ..spec(Opcode::CNP, 0, 0) };
+    let following = PacketSpec {
+        preceding_reads: PrecedingReads::from_pkts(130),
+        ..spec(Opcode::RC_RDMA_READ_REQUEST, 1, 0)
+    };
     let marked = PacketSpec { fecn: true, ..spec(Opcode::RC_SEND_ONLY, 1, 4) };
     let frames = vec![
         frame(false, cnp, |_| Some(())),
@@ -220,6 +226,8 @@ fn what_the_dissector_of_4_0_lacks_is_shown_and_nothing_else() {
         }),
         frame(false, marked, |_| Some(())),
         frame(false, spec(Opcode::RC_SEND_ONLY, 1, 4), |_| Some(())),
+        frame(false, spec(Opcode::RC_RDMA_READ_REQUEST, 1, 0), |parts| parts.set_reth(reth)),
+        frame(false, following, |parts| parts.set_reth(reth)),
     ];
     let icrcs: Vec<String> = frames
         .iter()
@@ -241,17 +249,20 @@ fn what_the_dissector_of_4_0_lacks_is_shown_and_nothing_else() {
             "rocex.reth.rkey",
             "rocex.reth.len",
             "rocex.atomic_write.value",
+            "rocex.read.preceding_reads",
         ],
     );
     let reth = "0x1122334455667788|0xaabbccdd|9";
     assert_eq!(
         lines,
         [
-            format!("0x81|{}|0|1|{}|||||||", icrcs[0], "00".repeat(16)),
-            format!("0x1c|{}|0|0||0|1|1|{reth}|", icrcs[1]),
-            format!("0x1d|{}|0|0|||||{reth}|0x0102030405060708", icrcs[2]),
-            format!("0x04|{}|1|0||||||||", icrcs[3]),
-            "|".repeat(11),
+            format!("0x81|{}|0|1|{}||||||||", icrcs[0], "00".repeat(16)),
+            format!("0x1c|{}|0|0||0|1|1|{reth}||", icrcs[1]),
+            format!("0x1d|{}|0|0|||||{reth}|0x0102030405060708|", icrcs[2]),
+            format!("0x04|{}|1|0|||||||||", icrcs[3]),
+            "|".repeat(12),
+            "|".repeat(12),
+            format!("0x0c|{}|0|0|||||||||127", icrcs[6]),
         ]
     );
 }

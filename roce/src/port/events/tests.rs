@@ -5,7 +5,7 @@ use super::*;
 use crate::id::{Mac, PKey};
 use crate::port::impairment::{BEHIND_PKTS_MAX, DELAY_NANOS_MAX, Impairment};
 use crate::port::loopback::{Loopback, LoopbackPort};
-use crate::wire::{HeaderSpec, HeaderTemplate, PacketSpec};
+use crate::wire::{HeaderSpec, HeaderTemplate, PacketSpec, PrecedingReads};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 const CAPS: PortCaps = PortCaps { mac: Mac([2, 0, 0, 0, 0, 1]), mtu_bytes: 1500 };
@@ -54,6 +54,7 @@ impl Bench {
             opcode,
             solicited: false,
             ack_req: false,
+            preceding_reads: PrecedingReads::NONE,
             fecn: false,
             becn: false,
             psn: Psn::new(psn),

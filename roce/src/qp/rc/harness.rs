@@ -23,8 +23,8 @@ use crate::start;
 use crate::time::Instant;
 use crate::wire::sacketh::bitmap_words;
 use crate::wire::{
-    AddressSpec, AddressTemplate, Aeth, NakCode, Opcode, Operation, Packet, PacketSpec, Position, QpFields,
-    RecvEth, Reth, SackEth, Syndrome,
+    AddressSpec, AddressTemplate, Aeth, NakCode, Opcode, Operation, Packet, PacketSpec, Position,
+    PrecedingReads, QpFields, RecvEth, Reth, SackEth, Syndrome,
 };
 use std::net::Ipv4Addr;
 use std::sync::Arc;
@@ -72,6 +72,7 @@ pub(super) struct Pkt {
     /// Value of each payload byte.
     pub(super) fill: u8,
     pub(super) ack_req: bool,
+    pub(super) preceding_reads: PrecedingReads,
     pub(super) solicited: bool,
     pub(super) ip_id: u16,
     pub(super) reth: Reth,
@@ -90,6 +91,7 @@ impl Pkt {
             len_bytes,
             fill: 0xA5,
             ack_req: false,
+            preceding_reads: PrecedingReads::NONE,
             solicited: false,
             ip_id: 0,
             reth: Reth { va: VA, rkey: ALL, len_bytes },
@@ -124,6 +126,7 @@ impl Pkt {
             opcode: self.opcode,
             solicited: self.solicited,
             ack_req: self.ack_req,
+            preceding_reads: self.preceding_reads,
             fecn: false,
             becn: false,
             psn: psn(self.at),

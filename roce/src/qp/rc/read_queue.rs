@@ -2,9 +2,12 @@
 //! by which duplicates are recognised (IBA 9.7.5.1.2, C9-112).
 //!
 //! ```text
-//!   resources | served | served    | served in part | waiting |
-//!   queue              | duplicate | served in part | waiting |      in PSN order
+//!   resources | served | served    | served in part | waiting | early READs |      in PSN order
+//!   queue              | duplicate | served in part | waiting | early READs |
 //! ```
+//! An early READ is served although the READ request with the expected PSN, which is below it, is missing. When the
+//! expected PSN reaches the early READ, the early READ counts as executed.
+//!
 //! Under both kinds of go-back-N, the responder resources hold the last `max_dest_rd_atomic` READs. Under selective
 //! repeat, the peer's limit `max_rd_atomic` counts only READs with a missing response, and between two such READs the
 //! peer may have received all responses of any number of READs. Therefore the responder resources hold all READs of one
@@ -57,31 +60,33 @@ impl ReadRequest {
         ReadRequest { first, packets: packets_in(reth.len_bytes, mtu_bytes), reth, msn }
     }
 
-    fn end(&self) -> Psn {
+    pub(crate) fn end(&self) -> Psn {
         self.first.plus(self.packets)
     }
 
     /// Returns the responses to a duplicate that has PSN `psn` and RETH `reth`. Returns `None` if this READ has no
-    /// response `psn`, or if `reth` does not begin at the address of response `psn`, ends beyond the end of this READ,
-    /// or has another R_Key.
+    /// response `psn`, or if `reth` does not begin at the address of response `psn`, has another R_Key or, unless
+    /// `is_cut`, ends beyond the end of this READ. If `is_cut`, returns no responses beyond the end of this READ: under
+    /// selective repeat, this READ may be only a part of the peer's READ.
     ///
     /// If the duplicate extends to the end of the READ, each response has the opcode of its first transmission, as
     /// Linux's rxe sends and expects. If the duplicate ends earlier, its responses have the opcodes of a separate READ:
     /// FIRST to LAST, or ONLY.
-    fn part_at(&self, psn: Psn, reth: &Reth, mtu_bytes: u32) -> Option<Waiting> {
+    fn part_at(&self, psn: Psn, reth: &Reth, mtu_bytes: u32, is_cut: bool) -> Option<Waiting> {
         let index = psn.index_in(self.first, self.packets)?;
         let skipped = index * mtu_bytes;
         let left = self.reth.len_bytes - skipped;
         let inside = reth.rkey == self.reth.rkey
             && reth.va == self.reth.va.wrapping_add(u64::from(skipped))
-            && reth.len_bytes <= left;
+            && (reth.len_bytes <= left || is_cut);
         if !inside {
             return None;
         }
         if reth.len_bytes == left {
             return Some(Waiting { request: *self, sent: index, is_duplicate: true });
         }
-        let request = ReadRequest::new(psn, *reth, self.msn, mtu_bytes);
+        let reth = Reth { len_bytes: reth.len_bytes.min(left), ..*reth };
+        let request = ReadRequest::new(psn, reth, self.msn, mtu_bytes);
         Some(Waiting { request, sent: 0, is_duplicate: true })
     }
 }
@@ -182,7 +187,10 @@ pub(crate) struct ReadQueue {
     /// All PSNs from `run_first` to the last PSN of the newest READ of `resources` belong to READs of `resources`; the
     /// PSN before `run_first` does not.
     run_first: Psn,
+    /// READs in PSN order: first the executed READs, then the early READs.
     resources: VecDeque<ResponderResource>,
+    /// Number of early READs in `resources`.
+    early: usize,
     queue: VecDeque<Waiting>,
 }
 
@@ -202,6 +210,7 @@ impl ReadQueue {
             mtu_bytes,
             limit,
             run_first: Psn::default(),
+            early: 0,
             resources: VecDeque::with_capacity(places),
             queue: VecDeque::with_capacity(places + duplicates_max),
         }
@@ -234,17 +243,97 @@ impl ReadQueue {
     /// Queues a READ that [`ReadQueue::admit`] permitted, and adds this READ to the responder resources.
     pub(crate) fn push(&mut self, request: ReadRequest) {
         self.forget_stale(request.first);
-        match self.selective {
-            None if self.resources.len() >= usize::from(self.limit) => self.forget_oldest(),
-            None => {}
-            Some(selective) => self.forget_below(request.end().minus(selective.window_pkts)),
+        if self.selective.is_none() && self.resources.len() >= usize::from(self.limit) {
+            self.forget_oldest();
         }
-        if self.resources.back().is_none_or(|last| last.request.end() != request.first) {
-            self.run_first = request.first;
-        }
-        self.resources.push_back(ResponderResource::new(request));
-        self.queue.push_back(Waiting { request, sent: 0, is_duplicate: false });
+        self.forget_unneeded(&request);
+        self.extend_run(request.first);
+        self.insert(self.executed(), request);
+    }
+
+    /// Queues an early READ that [`ReadQueue::admit`] permitted, and adds it to the responder resources.
+    pub(crate) fn push_early(&mut self, request: ReadRequest) {
+        self.forget_unneeded(&request);
+        let is_below = |read: &ResponderResource| is_below(read.request.first, request.first);
+        let above = self.resources.iter().rev().take(self.early).take_while(|read| !is_below(read)).count();
+        self.insert(self.resources.len() - above, request);
+        self.early += 1;
+    }
+
+    /// Inserts a READ at position `at` of the responder resources, and in PSN order into the queue.
+    fn insert(&mut self, at: usize, request: ReadRequest) {
+        self.resources.insert(at, ResponderResource::new(request));
+        let is_above =
+            |waiting: &Waiting| !waiting.is_duplicate && is_below(request.first, waiting.request.first);
+        let above = self.queue.iter().rev().take_while(|waiting| is_above(waiting)).count();
+        self.queue.insert(self.queue.len() - above, Waiting { request, sent: 0, is_duplicate: false });
         self.new_reads += 1;
+    }
+
+    /// Returns the number of READs in the responder resources that are executed.
+    fn executed(&self) -> usize {
+        self.resources.len() - self.early
+    }
+
+    fn last_executed(&self) -> Option<&ReadRequest> {
+        Some(&self.resources.get(self.executed().checked_sub(1)?)?.request)
+    }
+
+    /// Returns the number of early READs.
+    pub(crate) fn early(&self) -> usize {
+        self.early
+    }
+
+    /// Returns the first PSN of each early READ.
+    pub(crate) fn early_psns(&self) -> impl Iterator<Item = Psn> {
+        self.resources.range(self.executed()..).map(|read| read.request.first)
+    }
+
+    fn first_early(&self) -> Option<&ReadRequest> {
+        Some(&self.resources.get(self.executed())?.request)
+    }
+
+    /// Called before the READ with first PSN `first` is executed: updates `run_first`.
+    fn extend_run(&mut self, first: Psn) {
+        if self.last_executed().is_none_or(|last| last.end() != first) {
+            self.run_first = first;
+        }
+    }
+
+    /// Returns whether `psn` belongs to an early READ.
+    pub(crate) fn is_early(&self, psn: Psn) -> bool {
+        // Most READ requests are above all READs received before, and need no search.
+        if self.early == 0 || self.resources.back().is_none_or(|last| !is_below(psn, last.request.end())) {
+            return false;
+        }
+        let read = self.index_at(psn).filter(|index| *index >= self.executed());
+        let read = read.and_then(|index| self.resources.get(index));
+        read.is_some_and(|read| psn.index_in(read.request.first, read.request.packets).is_some())
+    }
+
+    /// Returns the index in `resources` of the READ with the highest first PSN at or below `psn`.
+    fn index_at(&self, psn: Psn) -> Option<usize> {
+        let base = self.resources.front()?.request.first;
+        let wanted = psn.distance_from(base);
+        let behind = self.resources.partition_point(|read| read.request.first.distance_from(base) <= wanted);
+        behind.checked_sub(1)
+    }
+
+    /// Records that the early READ with first PSN `psn` counts as executed, because `psn` is the expected PSN. Returns
+    /// its number of PSNs; `None` if there is no such early READ.
+    pub(crate) fn take_early(&mut self, psn: Psn) -> Option<u32> {
+        let read = *self.first_early().filter(|read| read.first == psn)?;
+        self.extend_run(psn);
+        self.early -= 1;
+        Some(read.packets)
+    }
+
+    /// Removes from the responder resources the early READs that begin below `psn`.
+    pub(crate) fn forget_early_below(&mut self, psn: Psn) {
+        while self.first_early().is_some_and(|read| is_below(read.first, psn)) {
+            self.resources.remove(self.executed());
+            self.early -= 1;
+        }
     }
 
     /// Queues the responses requested by a duplicate with PSN `psn` and RETH `reth`, except responses that the queue
@@ -322,17 +411,19 @@ impl ReadQueue {
     pub(crate) fn forget_stale(&mut self, psn: Psn) {
         let is_behind =
             |read: &ResponderResource| read.request.first.offset_from(psn).is_some_and(|offset| offset <= 0);
-        while self.resources.front().is_some_and(|read| !is_behind(read)) {
+        while self.executed() > 0 && self.resources.front().is_some_and(|read| !is_behind(read)) {
             self.forget_oldest();
         }
     }
 
-    /// Removes from the responder resources the READs whose PSNs are all below `psn`, which is one window below the end
-    /// of the READ to be added. The peer has received all responses to the removed READs, because the peer sends no PSN
-    /// that is a window or more above the first PSN that the peer misses.
-    fn forget_below(&mut self, psn: Psn) {
+    /// Under selective repeat, removes from the responder resources the executed READs whose PSNs are all a window or
+    /// more below the end of `added`, the READ to be added. The peer has received all responses to the removed READs,
+    /// because the peer sends no PSN that is a window or more above the first PSN that the peer misses.
+    fn forget_unneeded(&mut self, added: &ReadRequest) {
+        let Some(selective) = self.selective else { return };
+        let psn = added.end().minus(selective.window_pkts);
         let is_below = |read: &ResponderResource| psn.offset_from(read.request.end()).is_some_and(|o| o >= 0);
-        while self.resources.front().is_some_and(is_below) {
+        while self.executed() > 0 && self.resources.front().is_some_and(is_below) {
             self.forget_oldest();
         }
     }
@@ -376,19 +467,17 @@ impl ReadQueue {
     /// Searches `resources`, which are in PSN order, for the READ that contains the duplicate with PSN `psn` and RETH
     /// `reth`. Returns the index of this READ, and the responses requested by the duplicate.
     fn resource_of(&self, psn: Psn, reth: &Reth) -> Option<(usize, Waiting)> {
-        let base = self.resources.front()?.request.first;
-        let wanted = psn.distance_from(base);
-        let behind = self.resources.partition_point(|read| read.request.first.distance_from(base) <= wanted);
-        let number = behind.checked_sub(1)?;
-        Some((number, self.resources.get(number)?.request.part_at(psn, reth, self.mtu_bytes)?))
+        let index = self.index_at(psn)?;
+        let is_cut = self.selective.is_some();
+        Some((index, self.resources.get(index)?.request.part_at(psn, reth, self.mtu_bytes, is_cut)?))
     }
 
     /// Returns the PSN for an ACK if `psn` is the PSN executed last: `psn`, or, if `psn` belongs to the last READ, the
     /// highest PSN below `psn` that belongs to no READ in the responder resources. The PSN returned may belong to a
     /// READ that was removed from the responder resources: the peer has received all responses of that READ.
     pub(crate) fn last_before(&self, psn: Psn) -> Psn {
-        let Some(last) = self.resources.back() else { return psn };
-        let run_pkts = last.request.end().distance_from(self.run_first);
+        let Some(last) = self.last_executed() else { return psn };
+        let run_pkts = last.end().distance_from(self.run_first);
         if psn.index_in(self.run_first, run_pkts).is_some() { self.run_first.minus(1) } else { psn }
     }
 
@@ -412,6 +501,11 @@ impl ReadQueue {
         self.queue.clear();
         self.new_reads = 0;
     }
+}
+
+/// Returns whether `a` is less than half the PSN circle below `b`.
+fn is_below(a: Psn, b: Psn) -> bool {
+    b.offset_from(a).is_some_and(|offset| offset > 0)
 }
 
 #[cfg(test)]

@@ -18,7 +18,7 @@ use crate::queue::{SendOp, WcStatus};
 use crate::recovery::loss_timer::LossTimer;
 use crate::recovery::{AckEvent, Expiry, Nak, Recovery, RecoveryResult, RecoveryScheme, Requests as _};
 use crate::time::{Instant, OptionalInstant};
-use crate::wire::{Opcode, PacketSpec, RecvEth, Reth};
+use crate::wire::{Opcode, PacketSpec, PrecedingReads, RecvEth, Reth};
 
 const RNR_RETRY_FOREVER: u8 = 7;
 
@@ -338,6 +338,9 @@ impl Requester {
             is_doubled = self.congestion.is_window() && self.recovery.doubles_read(part.psn_span);
         }
         let mut spec = tx.builder.packet(part.opcode, psn, 0);
+        if is_selective {
+            spec.preceding_reads = outstanding.preceding_reads(psn);
+        }
         spec.ack_req = self.next_ack_req(part.is_last, in_flight_pkts_max, tx.now) && !is_doubled;
         emit_read(&spec, part.reth, tx)?;
         if is_selective && !is_retransmission {
@@ -350,7 +353,7 @@ impl Requester {
             self.congestion.on_read_sent(tx.now, part.psn_span, frame_bytes);
         }
         if is_doubled {
-            self.send_double(psn, part.reth, tx);
+            self.send_double(psn, spec.preceding_reads, part.reth, tx);
         }
         Ok(true)
     }
@@ -360,8 +363,15 @@ impl Requester {
     /// the first packet.
     #[cold]
     #[inline(never)]
-    fn send_double<P: Port>(&mut self, psn: Psn, reth: Option<Reth>, tx: &mut TxContext<'_, P>) {
-        let spec = tx.builder.packet(Opcode::RC_RDMA_READ_REQUEST, psn, 0);
+    fn send_double<P: Port>(
+        &mut self,
+        psn: Psn,
+        preceding_reads: PrecedingReads,
+        reth: Option<Reth>,
+        tx: &mut TxContext<'_, P>,
+    ) {
+        let mut spec = tx.builder.packet(Opcode::RC_RDMA_READ_REQUEST, psn, 0);
+        spec.preceding_reads = preceding_reads;
         if *tx.budget > 0 && emit_read(&spec, reth, tx).is_ok() {
             *tx.budget -= 1;
             tx.counters.sent_pkts += 1;

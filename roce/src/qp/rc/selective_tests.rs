@@ -106,12 +106,12 @@ fn an_acknowledgement_of_requests_says_nothing_of_responses_asked_for_again() {
     reader.response(1);
     assert_eq!(reader.requester.recovery.next_psn(), Reader::psn(0), "overtaken by its next");
     reader.requester.recovery.on_sent(1, reader.now);
-    // The requester sends two more READ requests; the SACK reports the first of these two as missing.
-    (0..2).for_each(|_| reader.read());
-    reader.sack(READ_PKTS, 2 * READ_PKTS, false, &(1u32 << (READ_PKTS - 1)).to_be_bytes());
+    // The requester sends two SENDs; the SACK reports the first SEND as missing.
+    (0..2).for_each(|_| reader.send());
+    reader.sack(READ_PKTS, READ_PKTS + 1, false, &1u32.to_be_bytes());
     let recovery = &mut reader.requester.recovery;
     assert_eq!(recovery.next_psn(), Reader::psn(READ_PKTS));
-    recovery.on_sent(READ_PKTS, reader.now);
+    recovery.on_sent(1, reader.now);
     assert!(!recovery.is_retransmission(), "what was lost of the first READ is under way");
 }
 

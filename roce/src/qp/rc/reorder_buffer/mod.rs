@@ -1,14 +1,15 @@
-//! The reorder buffer of a queue pair: requests above the expected PSN, buffered as a copy, or placed.
+//! The reorder buffer of a queue pair: requests above the expected PSN, buffered as a copy, or placed; and early READs.
 //!
 //! ```text
-//!   PSN        7 (expected)   8          9         10        11
-//!   request    missing        buffered   missing   placed    buffered
-//!   set                       x                    x         x          the bitmap of a SACK
+//!   PSN        7 (expected)   8          9         10        11         12
+//!   request    missing        buffered   missing   placed    buffered   early READ
+//!   set                       x                    x         x          x     the bitmap of a SACK
 //!   copies                    x                              x
 //!   cells                     '-> chain of cells in `ReorderStore`: extension headers and payload
 //! ```
 //! Requests are copied, because otherwise even a short request would occupy a whole receive buffer of the port. For a
-//! placed request, only the header fields that execution needs are recorded (`placing`).
+//! placed request, only the header fields that execution needs are recorded (`placing`). Of an
+//! early READ, only the PSN is recorded.
 
 #[cfg(test)]
 mod reorder_tests;
@@ -31,8 +32,10 @@ use crate::wire::Packet;
 /// Out-of-order requests of a queue pair.
 #[derive(Debug)]
 pub(crate) struct ReorderBuffer {
-    /// PSNs of buffered requests and of placed requests.
+    /// PSNs of buffered requests, of placed requests and of early READs.
     set: OutOfOrderSet,
+    /// Number of early READs in `set`.
+    early_reads: u32,
     /// PSNs of buffered requests.
     copies: PsnSet,
     /// Index of the first cell of each buffered request, by the request's PSN modulo the window; valid only for PSNs in
@@ -47,6 +50,7 @@ impl ReorderBuffer {
     pub(crate) fn new(window_pkts: u32, is_relaxed: bool) -> Self {
         ReorderBuffer {
             set: OutOfOrderSet::new(window_pkts),
+            early_reads: 0,
             copies: PsnSet::new(window_pkts),
             cells: CircularArray::new(window_pkts, 0),
             placing: is_relaxed.then(|| Box::new(Placing::new(window_pkts))),
@@ -72,6 +76,19 @@ impl ReorderBuffer {
     #[inline]
     pub(crate) fn on_placed(&mut self, psn: Psn) {
         self.set.insert(psn);
+    }
+
+    /// Records the early READs with first PSNs `psns`, which must be in the window. `early_reads`: number of all early
+    /// READs.
+    pub(crate) fn on_early_reads(&mut self, psns: impl Iterator<Item = Psn>, early_reads: usize) {
+        psns.for_each(|psn| self.set.insert(psn));
+        self.early_reads = u32::try_from(early_reads).unwrap_or(u32::MAX);
+    }
+
+    /// Returns whether a request is buffered or placed; early READs do not count.
+    #[inline]
+    pub(crate) fn has_buffered_or_placed(&self) -> bool {
+        self.set.len() > self.early_reads
     }
 
     #[inline]
@@ -160,7 +177,7 @@ impl ReorderBuffer {
         self.set.remove(expected, psn);
     }
 
-    /// Drops all requests, buffered or placed.
+    /// Drops all requests, buffered or placed, and forgets all early READs.
     pub(crate) fn clear(&mut self, store: &mut ReorderStore) {
         self.drop_copies(Psn::new(0), self.copies.capacity(), store);
         self.set.clear();

@@ -67,7 +67,7 @@ impl AckPolicy {
         order: &Order,
         recovery: &ResponderRecovery,
     ) -> ResponderAction {
-        if recovery.reports_gap(|| order.has_out_of_order()) {
+        if recovery.reports_gap(|| order.has_buffered_or_placed()) {
             self.due = Due::Sack { trigger: request.psn, duplicate: false };
             return ResponderAction::Answer;
         }
@@ -92,13 +92,25 @@ impl AckPolicy {
         if closed_gap { ResponderAction::Answer } else { ResponderAction::Nothing }
     }
 
+    /// Records that the early READ with first PSN `psn` counts as executed.
+    pub(super) fn on_early_read_executed(
+        &mut self,
+        psn: Psn,
+        order: &Order,
+        recovery: &ResponderRecovery,
+    ) -> ResponderAction {
+        let has_gap = recovery.reports_gap(|| order.has_buffered_or_placed());
+        self.due = if has_gap { Due::Sack { trigger: psn, duplicate: false } } else { Due::Nothing };
+        ResponderAction::Answer
+    }
+
     pub(super) fn on_middles_executed(
         &mut self,
         last: Psn,
         order: &Order,
         recovery: &ResponderRecovery,
     ) -> ResponderAction {
-        if recovery.reports_gap(|| order.has_out_of_order()) {
+        if recovery.reports_gap(|| order.has_buffered_or_placed()) {
             self.due = Due::Sack { trigger: last, duplicate: false };
         }
         ResponderAction::Answer

@@ -9,6 +9,7 @@
 //!   x3       WRITE ONLY to an unknown R_Key       3? 3~      PSN 3 with AckReq; PSN 3 with the reorder buffer full
 //!   p        posts a receive                      lost5      buffered PSN 5 expires
 //!   0..14    WRITE ONLYs at PSN 0 to 14           room2      limits the reorder buffer to two cells
+//!   r4x3^2   the READ, with 2 PSNs of READs directly below it (`PrecedingReads`)
 //!   /        poll; the responses that it sends follow, as `text_of` of the harness writes them
 //!   /2 /p1   poll with a budget of two packets; with one transmit buffer
 //! ```
@@ -19,7 +20,7 @@ use crate::qp::rc::harness::{
     ALL, Bench, GBN, IMPROVED, MTU_BYTES, Pkt, SELECTIVE, UNKNOWN, VA, counted, index_of, psn,
 };
 use crate::recovery::RecoveryScheme;
-use crate::wire::Opcode;
+use crate::wire::{Opcode, PrecedingReads};
 
 /// Columns: name; clause of the IBA, or empty; script; counters incremented, except those of packets sent and requests
 /// executed.
@@ -30,7 +31,9 @@ fn packet_of(token: &str) -> Pkt {
     let number = |text: &str| text.parse::<i32>().unwrap_or_else(|_| panic!("`{token}` is no packet"));
     let kind = if token.starts_with(|c: char| c.is_ascii_digit() || c == '-') { "" } else { &token[..1] };
     let (at, count) = token[kind.len()..].split_once('x').unwrap_or((&token[kind.len()..], "1"));
+    let (count, preceding_reads) = count.split_once('^').unwrap_or((count, "0"));
     let (at, count) = (number(at), number(count) as u32);
+    let preceding_reads = PrecedingReads::from_pkts(number(preceding_reads) as u32);
     let packet = match kind {
         "" => Pkt::new(Opcode::RC_RDMA_WRITE_ONLY, at, 16),
         "x" => Pkt::new(Opcode::RC_RDMA_WRITE_ONLY, at, 16).remote(UNKNOWN, VA, 16),
@@ -45,7 +48,7 @@ fn packet_of(token: &str) -> Pkt {
         }
         _ => panic!("`{token}` is no packet"),
     };
-    Pkt { ack_req: has_ack_req, ..packet }
+    Pkt { ack_req: has_ack_req, preceding_reads, ..packet }
 }
 
 /// Runs one token that is not a response. For a poll, returns the token and the responses sent; otherwise the token.
@@ -141,8 +144,6 @@ const IN_ORDER: &[Row] = &[
     ("a part of a READ: a READ of its own", "", "r0x4 / D0f D1m D2m D3l r1x2? / D1f D2l /", "duplicate_request"),
     ("a duplicate READ whose responses are still due", "", "r0x2 r0x2? / D0f D1l /", "duplicate_request"),
     ("a READ that is not remembered", "9.7.5.1.3", "0 r0x1? / /", "duplicate_request, duplicate_read_dropped"),
-    ("a duplicate READ longer than the READ", "", "r0x2 / D0f D1l r0x3? / /",
-     "duplicate_request, duplicate_read_dropped"),
 ];
 
 #[test]
@@ -156,6 +157,10 @@ const ANY_GO_BACK_N: &[Row] = &[
     ("the fifth READ displaces the first of four", "9.7.5.1.2",
      "r0x1 / D0o r1x1 / D1o r2x1 / D2o r3x1 / D3o r4x1 / D4o r0x1? / r1x1? / D1o",
      "duplicate_request 2, duplicate_read_dropped"),
+    ("a duplicate READ longer than the READ", "", "r0x2 / D0f D1l r0x3? / /",
+     "duplicate_request, duplicate_read_dropped"),
+    ("a READ above a missing READ is not executed", "9.7.4.1.2", "0? / / A0 r2x1^1? / N1 r1x1? / D1o",
+     "out_of_seq_request, send_seq_err"),
 ];
 
 /// Rows for go-back-N: no out-of-order packet is buffered.
@@ -282,6 +287,33 @@ const SELECTIVE_REPEAT: &[Row] = &[
      "out_of_seq_request 2"),
     ("a retransmission of a buffered doubled READ", "", "0 r2x2 r2x2 / S1<2[2] r2x2? / S1<2=[2] 1 / D2f D3l",
      "out_of_seq_request 3"),
+    ("a duplicate READ longer than the READ: the responses of the READ", "", "r0x2 / D0f D1l r0x3? / D0f D1l /",
+     "duplicate_request"),
+    ("an early READ", "", "0 r2x2^1? / D2f D3l r1x1? / D1o /", "out_of_seq_request"),
+    ("responses are sent in PSN order", "", "r1x2^1? r0x1? / D0o D1f D2l /", "out_of_seq_request"),
+    ("early READs above two gaps, closed from above", "",
+     "r1x1^1? r3x1^3? / D1o D3o r2x1^2? / D2o r0x1? / D0o 4? / / A4",
+     "out_of_seq_request 3"),
+    ("as many READs as the gap has PSNs", "", "0 r5x1^4? / D5o", "out_of_seq_request"),
+    ("a READ less than the gap has PSNs: buffered", "", "0 r5x1^3? / S1<5[5] 1 / S2<1[5]", "out_of_seq_request"),
+    ("above the window of 64: no early READ", "", "r63x1^127? / D63o r64x1^127? / S0<64[63]", "out_of_seq_request 2"),
+    ("an early READ, and a WRITE above it", "",
+     "r1x1^1? / D1o 2? / S0<2[1,2] r0x1? / D0o A2 /", "out_of_seq_request 2"),
+    ("the second of two missing READs is an early READ", "", "r2x1^2? / D2o r0x1? / D0o r1x1^1? / D1o 3? / / A3",
+     "out_of_seq_request"),
+    ("a duplicate of an early READ, and of a part", "", "r1x3^1? / D1f D2m D3l r1x3? / D1f D2m D3l r2x1? / D2o",
+     "out_of_seq_request 3, duplicate_request 2"),
+    ("a doubled early READ", "", "r1x2^1 r1x2^1 / D1f D2l r1x2^1 / / r0x1? / D0o", "out_of_seq_request 3"),
+    ("a duplicate of an early READ that counts as executed", "", "r1x1^1? / D1o r0x1? / D0o r1x1? / D1o",
+     "out_of_seq_request, duplicate_request"),
+    ("two parts of a READ, then the whole", "", "r1x1^1? r2x1^2? / D1o D2o r0x1? / D0o r1x2? / D1o r2x1? / D2o",
+     "out_of_seq_request 2, duplicate_request 2"),
+    ("the whole READ replaces a part that was an early READ", "",
+     "r1x1^1? / D1o r0x3? / D0f D1m D2l r1x2? / D1m D2l 3? / / A3",
+     "out_of_seq_request, duplicate_request"),
+    ("another packet with the PSN of an early READ", "", "r1x1^1? / D1o 1? / S0<1=[1] r0x1? / D0o 2? / / A2",
+     "out_of_seq_request 2"),
+    ("a READ inside a message: no early READ", "", "f0 r2x1^1? / S1<2[2]", "out_of_seq_request"),
     ("a SACK precedes READ responses", "", "r0x2 3 / S2<3[3] D0f D1l /", "out_of_seq_request"),
     ("a READ below a gap: a SACK, then its responses", "", "0 4 / S1<4[4] r1x2 / S3<1[4] D1f D2l /",
      "out_of_seq_request"),

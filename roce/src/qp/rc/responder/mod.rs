@@ -36,6 +36,7 @@ use crate::recovery::Verdict;
 use crate::recovery::responder::{OutOfOrderRequest, ResponderRecovery};
 use crate::start;
 use crate::wire::{NakCode, Operation, Packet};
+use std::iter;
 
 pub(crate) use config::{ResponderAction, ResponderConfig};
 
@@ -127,11 +128,15 @@ impl Responder {
         Ok(1)
     }
 
+    #[inline(never)]
     fn execute_read<R: Request>(&mut self, request: &R, rx: &mut RxContext<'_>) -> Result<u32, Refusal> {
         sequence(request, self.inbound.message())?;
         let reth = read::authorize(request, &self.reads, rx)?;
         self.msn = self.msn.next();
         let read = ReadRequest::new(request.psn(), reth, self.msn, self.inbound.mtu_bytes());
+        if self.reads.early() > 0 {
+            self.forget_early_below(read.end());
+        }
         self.queue_read(read);
         rx.counters.rx_read_requests += 1;
         Ok(read.packets)
@@ -142,7 +147,7 @@ impl Responder {
         self.reads.push(read);
     }
 
-    #[inline]
+    #[inline(always)]
     fn finish(
         &mut self,
         request: RequestHeader,
@@ -163,6 +168,9 @@ impl Responder {
     #[inline(never)]
     pub(crate) fn replay(&mut self, rx: &mut RxContext<'_>, store: &mut ReorderStore) -> ResponderAction {
         while self.order.has_next() {
+            if self.has_reads && self.pass_early_read(store) {
+                continue;
+            }
             let action =
                 if self.order.has_placed() { self.on_placed(rx, store) } else { self.on_buffered(rx, store) };
             if let fatal @ ResponderAction::Fatal(_) = action {
@@ -170,6 +178,20 @@ impl Responder {
             }
         }
         ResponderAction::Answer
+    }
+
+    /// If an early READ begins at the expected PSN, advances the expected PSN over it and returns true.
+    #[cold]
+    #[inline(never)]
+    fn pass_early_read(&mut self, store: &mut ReorderStore) -> bool {
+        let psn = self.order.expected();
+        self.forget_early_below(psn);
+        let Some(span) = self.reads.take_early(psn) else { return false };
+        self.msn = self.msn.next();
+        self.accept(span, store);
+        self.forget_early_below(self.order.expected());
+        self.acks.on_early_read_executed(psn, &self.order, &self.recovery);
+        true
     }
 
     /// Executes the placed requests from the expected PSN up to the next PSN that is not placed.
@@ -223,6 +245,13 @@ impl Responder {
         if self.order.accept(span, store) {
             self.acks.on_missing_executed();
         }
+    }
+
+    /// Forgets the early READs that begin below `psn`: requests with their PSNs were executed.
+    #[cold]
+    fn forget_early_below(&mut self, psn: Psn) {
+        self.reads.forget_early_below(psn);
+        self.order.on_early_reads(iter::empty(), self.reads.early());
     }
 
     fn refuse(
@@ -293,7 +322,17 @@ impl Responder {
         store: &mut ReorderStore,
     ) -> ResponderAction {
         rx.counters.out_of_seq_request += 1;
-        self.order.drop_conflicting(packet, rx.counters, store);
+        if packet.info.operation == Operation::ReadRequest
+            && let Some(action) = self.execute_early_read(packet, rx)
+        {
+            return action;
+        }
+        let is_early = self.has_reads && self.reads.is_early(packet.bth.psn);
+        if !is_early && self.order.drop_conflicting(packet, rx.counters, store) {
+            // Early READs remain recorded, because a peer that has received all responses of an early READ does not
+            // retransmit its READ request.
+            self.order.on_early_reads(self.reads.early_psns(), self.reads.early());
+        }
         let disposition = if self.recovery.keeps(packet.info) {
             self.order.on_out_of_order(packet, &self.inbound, rx, store)
         } else {
@@ -306,6 +345,30 @@ impl Responder {
         let request = OutOfOrderRequest { psn, ack_req, first, is_kept: disposition.is_kept() };
         let reply = self.recovery.on_out_of_order(request, || self.order.extends_run(psn));
         self.acks.on_out_of_order(psn, disposition, reply, rx.counters)
+    }
+
+    /// Executes an out-of-order READ request as an early READ, if all PSNs of the gap below it belong to READ requests.
+    /// If the READ request is a duplicate of an early READ, retransmits READ responses. Otherwise, or if a check fails,
+    /// returns `None`.
+    fn execute_early_read(&mut self, packet: &Packet<'_>, rx: &mut RxContext<'_>) -> Option<ResponderAction> {
+        let psn = packet.bth.psn;
+        if self.has_reads && self.reads.is_early(psn) {
+            return Some(self.on_duplicate(packet, rx));
+        }
+        let is_permitted = self.recovery.executes_early_reads()
+            && self.order.permits_early_read(psn, packet.preceding_reads());
+        if !is_permitted {
+            return None;
+        }
+        sequence(packet, self.inbound.message()).ok()?;
+        let reth = read::authorize(packet, &self.reads, rx).ok()?;
+        let read = ReadRequest::new(psn, reth, self.msn, self.inbound.mtu_bytes());
+        self.has_reads = true;
+        self.reads.forget_early_below(self.order.expected());
+        self.reads.push_early(read);
+        self.order.on_early_reads(iter::once(psn), self.reads.early());
+        rx.counters.rx_read_requests += 1;
+        Some(ResponderAction::Answer)
     }
 
     /// Records that the buffered request of `psn` expired.

@@ -13,7 +13,7 @@ use crate::qp::request::{Request, RequestHeader, RqOffset};
 use crate::queue::wqe::MAX_MESSAGE_BYTES;
 use crate::recovery::out_of_order_set::OutOfOrderSet;
 use crate::recovery::{ExpectedPsn, Verdict};
-use crate::wire::{Operation, Packet, RecvEth, Reth};
+use crate::wire::{Operation, Packet, PrecedingReads, RecvEth, Reth};
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Disposition {
@@ -115,9 +115,27 @@ impl Order {
         self.buffer.as_ref().map(|buffer| buffer.set())
     }
 
+    /// Returns whether requests above the expected PSN are buffered or placed. Early READs do not count, because their
+    /// responses show the gap to the peer.
     #[inline]
-    pub(super) fn has_out_of_order(&self) -> bool {
-        self.has_out_of_order
+    pub(super) fn has_buffered_or_placed(&self) -> bool {
+        self.has_out_of_order && self.buffer.as_ref().is_some_and(|buffer| buffer.has_buffered_or_placed())
+    }
+
+    /// Returns whether the READ request with PSN `psn` may be an early READ: `psn` is in the window and not in the
+    /// reorder buffer, and the PSNs from the expected PSN to below `psn` are among the `preceding_reads` PSNs directly
+    /// below `psn`, which belong to READ requests.
+    pub(super) fn permits_early_read(&self, psn: Psn, preceding_reads: PrecedingReads) -> bool {
+        let expected = self.expected();
+        psn.distance_from(expected) <= preceding_reads.pkts()
+            && self.set().is_some_and(|set| set.is_new(expected, psn))
+    }
+
+    /// Records the early READs with first PSNs `psns`. `early_reads`: number of all early READs.
+    pub(super) fn on_early_reads(&mut self, psns: impl Iterator<Item = Psn>, early_reads: usize) {
+        let Some(buffer) = &mut self.buffer else { return };
+        buffer.on_early_reads(psns, early_reads);
+        self.has_out_of_order = !buffer.set().is_empty();
     }
 
     #[inline]
@@ -141,25 +159,27 @@ impl Order {
 
     /// If the content of `packet` differs from the buffered or placed request of the same PSN (conflict), drops the
     /// earlier request: a forged packet that was received before the peer's packet must not be executed. Under relaxed
-    /// placement, drops all out-of-order requests instead.
+    /// placement, drops all out-of-order requests instead, and returns true.
     pub(super) fn drop_conflicting(
         &mut self,
         packet: &Packet<'_>,
         counters: &mut QpCounters,
         store: &mut ReorderStore,
-    ) {
+    ) -> bool {
         let expected = self.expected();
-        let Some(buffer) = &mut self.buffer else { return };
+        let Some(buffer) = &mut self.buffer else { return false };
         if buffer.is_same(expected, packet, store) != Some(false) {
-            return;
+            return false;
         }
         counters.reorder_conflicts += 1;
-        if buffer.placing().is_some() {
+        let are_all = buffer.placing().is_some();
+        if are_all {
             buffer.clear(store);
         } else {
             buffer.discard(expected, packet.bth.psn, store);
         }
         self.has_out_of_order = !buffer.set().is_empty();
+        are_all
     }
 
     /// Places the payload of an out-of-order packet, if `place` can place the payload. Otherwise buffers the packet, if
