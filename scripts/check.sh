@@ -23,9 +23,9 @@
 #   miri                 tests under Miri, where rustup has or can install a nightly toolchain with it
 #   fuzz                 each fuzz target for half a minute
 #
-# The last lines name the steps that could not run. Among all steps, image, package, instructions, loom and fuzz, and the
-# released part of test, run beside other steps, because each of them uses one core for most of its time; their output
-# follows that of these other steps.
+# The last lines name the steps that could not run. Among all steps, image, instructions, miri, package, loom and fuzz,
+# and the released part of test, run beside other steps, because each of them uses one core for most of its time; their
+# output follows that of these other steps.
 #
 # packages and image use sudo where the caller is not root; all other steps run as an ordinary user, and no test
 # installs anything. No process is left running; only target/, ~/.cache and (msrv) rustup's toolchains are written.
@@ -60,12 +60,16 @@ yield_processors() {
     chrt --idle --pid 0 "$BASHPID"
 }
 
-# Waits for the step beside the others, prints its output, and fails if the step failed.
+# Waits for the step beside the others, prints its output, and fails if the step failed. The step is a process of its
+# own, so that what it could not run is read from its output.
 join_beside() {
-    local status=0
+    local status=0 name
     wait "$beside_pid" || status=$?
     beside_pid=''
     cat "$beside_output"
+    while read -r name; do
+        not_run+=("$name")
+    done < <(sed -n 's/^NOT RUN: //p' "$beside_output")
     rm "$beside_output"
     [ "$status" = 0 ] || exit "$status"
 }
@@ -407,7 +411,6 @@ all() {
     wrap
     asan
     tsan
-    miri
     join_beside
 }
 
@@ -418,7 +421,9 @@ on_idle_cores() {
     released
 }
 
+# Miri comes first, so that it has installed its toolchain before tsan, which runs beside this, looks for it.
 on_one_core() {
+    miri
     package
     loom
     fuzz
