@@ -64,6 +64,15 @@ impl ReadRequest {
         self.first.plus(self.packets)
     }
 
+    /// Removes the responses below `psn`, one of the PSNs of this READ.
+    fn skip_to(&mut self, psn: Psn, mtu_bytes: u32) {
+        let skipped = psn.distance_from(self.first);
+        let skipped_bytes = skipped * mtu_bytes;
+        (self.first, self.packets) = (psn, self.packets - skipped);
+        self.reth.va = self.reth.va.wrapping_add(u64::from(skipped_bytes));
+        self.reth.len_bytes -= skipped_bytes;
+    }
+
     /// Returns the responses to a duplicate that has PSN `psn` and RETH `reth`. Returns `None` if this READ has no
     /// response `psn`, or if `reth` does not begin at the address of response `psn`, has another R_Key or, unless
     /// `is_cut`, ends beyond the end of this READ. If `is_cut`, returns no responses beyond the end of this READ: under
@@ -328,10 +337,18 @@ impl ReadQueue {
         Some(read.packets)
     }
 
-    /// Removes from the responder resources the early READs that begin below `psn`.
+    /// Removes the PSNs below `psn` from the early READs: shortens an early READ that ends above `psn`, and removes an
+    /// early READ that does not.
     pub(crate) fn forget_early_below(&mut self, psn: Psn) {
-        while self.first_early().is_some_and(|read| is_below(read.first, psn)) {
-            self.resources.remove(self.executed());
+        let mtu_bytes = self.mtu_bytes;
+        while let at = self.executed()
+            && let Some(read) = self.resources.get_mut(at).map(|read| &mut read.request)
+            && is_below(read.first, psn)
+        {
+            if is_below(psn, read.end()) {
+                return read.skip_to(psn, mtu_bytes);
+            }
+            self.resources.remove(at);
             self.early -= 1;
         }
     }

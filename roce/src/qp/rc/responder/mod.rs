@@ -247,11 +247,12 @@ impl Responder {
         }
     }
 
-    /// Forgets the early READs that begin below `psn`: requests with their PSNs were executed.
+    /// Removes the PSNs below `psn` from the early READs: requests with these PSNs were executed.
     #[cold]
     fn forget_early_below(&mut self, psn: Psn) {
         self.reads.forget_early_below(psn);
-        self.order.on_early_reads(iter::empty(), self.reads.early());
+        // The lowest early READ may have been shortened: its first PSN is now `psn`.
+        self.order.on_early_reads(self.reads.early_psns().take(1), self.reads.early());
     }
 
     fn refuse(
@@ -364,7 +365,7 @@ impl Responder {
         let reth = read::authorize(packet, &self.reads, rx).ok()?;
         let read = ReadRequest::new(psn, reth, self.msn, self.inbound.mtu_bytes());
         self.has_reads = true;
-        self.reads.forget_early_below(self.order.expected());
+        self.forget_early_below(self.order.expected());
         self.reads.push_early(read);
         self.order.on_early_reads(iter::once(psn), self.reads.early());
         rx.counters.rx_read_requests += 1;
