@@ -63,7 +63,7 @@ local field = {
     receive = ProtoField.uint32("rocex.send.receive", "Receives taken by messages before it", base.DEC),
     packet = ProtoField.uint32("rocex.send.packet", "Packets of the message before it", base.DEC),
     immediate = ProtoField.uint32("rocex.send.immediate", "Immediate data", base.HEX),
-    preceding_reads = ProtoField.uint8("rocex.read.preceding_reads", "PSNs of READs directly below", base.DEC, nil, 0x7F),
+    preceding_reads = ProtoField.uint16("rocex.read.preceding_reads", "PSNs of READs directly below", base.DEC),
 
     payload = ProtoField.bytes("rocex.send.payload", "Payload, with its padding"),
 
@@ -203,9 +203,12 @@ local function add_send(tree, bth, body, info)
     info[#info + 1] = string.format("receive %d packet %d", body(0, 4):uint(), body(4, 4):uint())
 end
 
+-- Values above 63 are multiples of 64 PSNs.
 local function add_read(tree, bth, _, info)
-    tree:add(field.preceding_reads, bth(8, 1))
-    info[#info + 1] = string.format("preceding reads %d", bth(8, 1):bitfield(1, 7))
+    local value = bth(8, 1):bitfield(1, 7)
+    local pkts = value < 64 and value or (value - 63) * 64
+    tree:add(field.preceding_reads, bth(8, 1), pkts)
+    info[#info + 1] = string.format("preceding reads %d", pkts)
 end
 
 local ADD = { [READ_REQUEST] = add_read, [0x1C] = add_flush, [0x1D] = add_atomic_write, [0x81] = add_cnp, [0xC0] = add_sack }

@@ -262,7 +262,7 @@ fn what_the_dissector_of_4_0_lacks_is_shown_and_nothing_else() {
             format!("0x04|{}|1|0|||||||||", icrcs[3]),
             "|".repeat(12),
             "|".repeat(12),
-            format!("0x0c|{}|0|0|||||||||127", icrcs[6]),
+            format!("0x0c|{}|0|0|||||||||128", icrcs[6]),
         ]
     );
 }
