@@ -22,7 +22,7 @@ const UNIT_PKTS: u32 = 64;
 ///   value   0 to 63   64   65    ...  127
 ///   PSNs    0 to 63   64   128   ...  4096
 /// ```
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PrecedingReads(u8);
 
 impl PrecedingReads {
@@ -36,8 +36,7 @@ impl PrecedingReads {
         PrecedingReads(ack_byte & RESERVED)
     }
 
-    /// Encodes a number of PSNs: rounds down from 64 on, and encodes more than 4096 PSNs
-    /// as 4096.
+    /// Encodes a number of PSNs: rounds down from 64 on, and encodes more than 4096 PSNs as 4096.
     pub fn from_pkts(pkts: u32) -> Self {
         let units = pkts / UNIT_PKTS;
         let value = if units == 0 { pkts } else { units.saturating_add(EXACT_MAX.into()) };

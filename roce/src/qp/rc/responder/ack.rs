@@ -93,15 +93,9 @@ impl AckPolicy {
     }
 
     /// Records that the early READ with first PSN `psn` counts as executed.
-    pub(super) fn on_early_read_executed(
-        &mut self,
-        psn: Psn,
-        order: &Order,
-        recovery: &ResponderRecovery,
-    ) -> ResponderAction {
+    pub(super) fn on_early_read_executed(&mut self, psn: Psn, order: &Order, recovery: &ResponderRecovery) {
         let has_gap = recovery.reports_gap(|| order.has_buffered_or_placed());
         self.due = if has_gap { Due::Sack { trigger: psn, duplicate: false } } else { Due::Nothing };
-        ResponderAction::Answer
     }
 
     pub(super) fn on_middles_executed(

@@ -130,16 +130,27 @@ impl Responder {
 
     #[inline(never)]
     fn execute_read<R: Request>(&mut self, request: &R, rx: &mut RxContext<'_>) -> Result<u32, Refusal> {
-        sequence(request, self.inbound.message())?;
-        let reth = read::authorize(request, &self.reads, rx)?;
-        self.msn = self.msn.next();
-        let read = ReadRequest::new(request.psn(), reth, self.msn, self.inbound.mtu_bytes());
+        let read = self.check_read(request, self.msn.next(), rx)?;
+        self.msn = read.msn;
         if self.reads.early() > 0 {
             self.forget_early_below(read.end());
         }
         self.queue_read(read);
-        rx.counters.rx_read_requests += 1;
         Ok(read.packets)
+    }
+
+    /// Checks and counts the READ `request`. `msn`: MSN in the AETHs of its responses.
+    #[inline]
+    fn check_read<R: Request>(
+        &self,
+        request: &R,
+        msn: Msn,
+        rx: &mut RxContext<'_>,
+    ) -> Result<ReadRequest, Refusal> {
+        sequence(request, self.inbound.message())?;
+        let reth = read::authorize(request, &self.reads, rx)?;
+        rx.counters.rx_read_requests += 1;
+        Ok(ReadRequest::new(request.psn(), reth, msn, self.inbound.mtu_bytes()))
     }
 
     fn queue_read(&mut self, read: ReadRequest) {
@@ -323,12 +334,15 @@ impl Responder {
         store: &mut ReorderStore,
     ) -> ResponderAction {
         rx.counters.out_of_seq_request += 1;
-        if packet.info.operation == Operation::ReadRequest
-            && let Some(action) = self.execute_early_read(packet, rx)
-        {
-            return action;
-        }
         let is_early = self.has_reads && self.reads.is_early(packet.bth.psn);
+        if packet.info.operation == Operation::ReadRequest {
+            if is_early {
+                return self.on_duplicate(packet, rx);
+            }
+            if self.execute_early_read(packet, rx) {
+                return ResponderAction::Answer;
+            }
+        }
         if !is_early && self.order.drop_conflicting(packet, rx.counters, store) {
             // Early READs remain recorded, because a peer that has received all responses of an early READ does not
             // retransmit its READ request.
@@ -349,27 +363,20 @@ impl Responder {
     }
 
     /// Executes an out-of-order READ request as an early READ, if all PSNs of the gap below it belong to READ requests.
-    /// If the READ request is a duplicate of an early READ, retransmits READ responses. Otherwise, or if a check fails,
-    /// returns `None`.
-    fn execute_early_read(&mut self, packet: &Packet<'_>, rx: &mut RxContext<'_>) -> Option<ResponderAction> {
+    /// Returns false if not, or if a check fails.
+    fn execute_early_read(&mut self, packet: &Packet<'_>, rx: &mut RxContext<'_>) -> bool {
         let psn = packet.bth.psn;
-        if self.has_reads && self.reads.is_early(psn) {
-            return Some(self.on_duplicate(packet, rx));
-        }
         let is_permitted = self.recovery.executes_early_reads()
             && self.order.permits_early_read(psn, packet.preceding_reads());
         if !is_permitted {
-            return None;
+            return false;
         }
-        sequence(packet, self.inbound.message()).ok()?;
-        let reth = read::authorize(packet, &self.reads, rx).ok()?;
-        let read = ReadRequest::new(psn, reth, self.msn, self.inbound.mtu_bytes());
+        let Ok(read) = self.check_read(packet, self.msn, rx) else { return false };
         self.has_reads = true;
         self.forget_early_below(self.order.expected());
         self.reads.push_early(read);
         self.order.on_early_reads(iter::once(psn), self.reads.early());
-        rx.counters.rx_read_requests += 1;
-        Some(ResponderAction::Answer)
+        true
     }
 
     /// Records that the buffered request of `psn` expired.
