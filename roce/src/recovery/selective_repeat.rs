@@ -259,8 +259,9 @@ impl SelectiveRepeat {
         self.log.detect_losses(PsnSpace::Request, self.reordering_threshold_pkts)
     }
 
-    /// Returns whether all PSNs from `next` to below [`SentLog::executed`] belong to READ requests. If so, the peer may
-    /// have executed early READs above the missing `next`, and the SACK is possibly not stale.
+    /// Returns whether all PSNs from `next`, the expected PSN of a SACK, to below [`SentLog::executed`] belong to READ
+    /// requests. If so, the peer may have executed early READs above the missing READ request with the PSN `next`, and
+    /// the SACK is possibly not stale.
     #[cold]
     fn is_read_gap(&self, next: Psn, requests: &mut impl Requests) -> bool {
         let mut at = next;

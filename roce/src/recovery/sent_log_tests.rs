@@ -112,8 +112,8 @@ impl Model {
 
     /// Acknowledges the requests from `from` to below `end`. The transmission number of a retransmitted request does
     /// not raise `largest_acked` if a higher PSN was sent once, and this call newly acknowledges the higher PSN and all
-    /// PSNs between the two PSNs. If `from` is newly acknowledged and was sent once, this call first undoes the raise
-    /// by a doubtful ACK (see `doubtful`) of the PSN directly below `from`.
+    /// PSNs between the two PSNs. If `from` is newly acknowledged and was sent once, and `doubtful` contains the PSN
+    /// directly below `from`, this call first sets `largest_acked[0]` to the value in `doubtful`.
     fn ack_below(&mut self, from: u32, end: u32, now: u64) {
         let is_once = |packet: &Packet| !packet.is_acked && packet.transmissions == 1;
         if let Some((psn, largest_acked)) = self.doubtful.take_if(|(psn, _)| *psn + 1 == from)

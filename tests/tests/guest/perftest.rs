@@ -15,16 +15,9 @@ const TIMEOUT: Duration = Duration::from_secs(120);
 /// Runs until perftest has calibrated its clock: it compares two clocks, which a busy emulated processor disturbs.
 const CALIBRATIONS: usize = 5;
 
-/// All sizes of READs, with a local ACK timeout of 1 s: within the default, 67 ms, the emulated responder may not begin
-/// its responses to a READ of 8 MiB, which is then retransmitted until the retry count is exceeded.
-const SLOW_READS: &str = "-a -u 18";
-
-/// Messages both ways, with a local ACK timeout of 1 s: with two emulated processors on the two of the host, rxe may send
-/// its own messages for more than half a second before it acknowledges any of ours.
-const BOTH_WAYS: &str = "-b -u 18";
-/// The same for two seconds, and with all sizes.
-const BOTH_WAYS_TIMED: &str = "-D 2 -b -u 18";
-const BOTH_WAYS_ALL: &str = "-a -b -u 18";
+/// Local ACK timeout of both ends, 1 s: with two emulated processors on the two of the host, rxe may not run for more than
+/// the half second in which the default, 67 ms, exceeds the retry count.
+const ACK_TIMEOUT: u64 = 18;
 
 /// Counters that are 0 unless a request failed or a packet could not be taken.
 const ERRORS: [&str; 10] = [
@@ -75,7 +68,7 @@ impl Run {
         let size = if self.has("-a") { String::new() } else { format!("-s {size}") };
         let iters = if self.has("-D") { String::new() } else { format!("-n {iters}") };
         let qps = if self.is_lat() { String::new() } else { format!("-q {qps}") };
-        format!("{size} {iters} {qps} {more}")
+        format!("{size} {iters} {qps} -u {ACK_TIMEOUT} {more}")
     }
 
     fn guests(&self, guest: &Guest, server: &str) -> Process {
@@ -269,17 +262,17 @@ fn send_bw_counts_each_message() {
 #[test]
 fn both_ends_send_at_once() {
     run_all(&[
-        Run { more: BOTH_WAYS, ..over_tap("write-bw", 65_536, 100) },
-        Run { more: BOTH_WAYS, qps: 2, ..over_tap("read-bw", 4096, 100) },
-        Run { more: BOTH_WAYS, ..over_tap("send-bw", 65_536, 100) },
+        Run { more: "-b", ..over_tap("write-bw", 65_536, 100) },
+        Run { more: "-b", qps: 2, ..over_tap("read-bw", 4096, 100) },
+        Run { more: "-b", ..over_tap("send-bw", 65_536, 100) },
     ]);
 }
 
 #[test]
 fn all_sizes_run() {
     run_all(&[
-        Run { more: SLOW_READS, ..over_tap("read-bw", 0, 5) },
-        Run { more: BOTH_WAYS_ALL, ..over_tap("send-bw", 0, 5) },
+        Run { more: "-a", ..over_tap("read-bw", 0, 5) },
+        Run { more: "-a -b", ..over_tap("send-bw", 0, 5) },
         Run { more: "-a", ..over_tap("write-lat", 0, 5) },
     ]);
 }
@@ -322,7 +315,7 @@ fn tests_end_by_time() {
     run_all(&[
         Run { more: "-D 2", ..over_tap("write-bw", 65_536, 0) },
         Run { more: "-D 2", ..over_tap("send-bw", 65_536, 0) },
-        Run { more: BOTH_WAYS_TIMED, ..over_tap("send-bw", 65_536, 0) },
+        Run { more: "-D 2 -b", ..over_tap("send-bw", 65_536, 0) },
         Run { more: "-D 2", ..over_tap("write-lat", 2, 0) },
         Run { more: "-D 2", ..over_tap("send-lat", 2, 0) },
     ]);

@@ -196,7 +196,7 @@ pub(crate) struct ReadQueue {
     /// All PSNs from `run_first` to the last PSN of the newest READ of `resources` belong to READs of `resources`; the
     /// PSN before `run_first` does not.
     run_first: Psn,
-    /// READs in PSN order: first the executed READs, then the early READs.
+    /// READs in PSN order: first the READs below the expected PSN, then the early READs.
     resources: VecDeque<ResponderResource>,
     /// Number of early READs in `resources`.
     early: usize,
@@ -257,7 +257,7 @@ impl ReadQueue {
         }
         self.forget_unneeded(&request);
         self.extend_run(request.first);
-        self.insert(self.executed(), request);
+        self.insert(self.executed_in_order(), request);
     }
 
     /// Queues an early READ that [`ReadQueue::admit`] permitted, and adds it to the responder resources.
@@ -279,13 +279,13 @@ impl ReadQueue {
         self.new_reads += 1;
     }
 
-    /// Returns the number of READs in the responder resources that are executed.
-    fn executed(&self) -> usize {
+    /// Returns the number of READs in the responder resources without the early READs.
+    fn executed_in_order(&self) -> usize {
         self.resources.len() - self.early
     }
 
     fn last_executed(&self) -> Option<&ReadRequest> {
-        Some(&self.resources.get(self.executed().checked_sub(1)?)?.request)
+        Some(&self.resources.get(self.executed_in_order().checked_sub(1)?)?.request)
     }
 
     /// Returns the number of early READs.
@@ -295,11 +295,11 @@ impl ReadQueue {
 
     /// Returns the first PSN of each early READ.
     pub(crate) fn early_psns(&self) -> impl Iterator<Item = Psn> {
-        self.resources.range(self.executed()..).map(|read| read.request.first)
+        self.resources.range(self.executed_in_order()..).map(|read| read.request.first)
     }
 
     fn first_early(&self) -> Option<&ReadRequest> {
-        Some(&self.resources.get(self.executed())?.request)
+        Some(&self.resources.get(self.executed_in_order())?.request)
     }
 
     /// Called before the READ with first PSN `first` is executed: updates `run_first`.
@@ -315,7 +315,7 @@ impl ReadQueue {
         if self.early == 0 || self.resources.back().is_none_or(|last| !is_below(psn, last.request.end())) {
             return false;
         }
-        let read = self.index_at(psn).filter(|index| *index >= self.executed());
+        let read = self.index_at(psn).filter(|index| *index >= self.executed_in_order());
         let read = read.and_then(|index| self.resources.get(index));
         read.is_some_and(|read| psn.index_in(read.request.first, read.request.packets).is_some())
     }
@@ -341,7 +341,7 @@ impl ReadQueue {
     /// early READ that does not.
     pub(crate) fn forget_early_below(&mut self, psn: Psn) {
         let mtu_bytes = self.mtu_bytes;
-        while let at = self.executed()
+        while let at = self.executed_in_order()
             && let Some(read) = self.resources.get_mut(at).map(|read| &mut read.request)
             && is_below(read.first, psn)
         {
@@ -428,7 +428,7 @@ impl ReadQueue {
     pub(crate) fn forget_stale(&mut self, psn: Psn) {
         let is_behind =
             |read: &ResponderResource| read.request.first.offset_from(psn).is_some_and(|offset| offset <= 0);
-        while self.executed() > 0 && self.resources.front().is_some_and(|read| !is_behind(read)) {
+        while self.executed_in_order() > 0 && self.resources.front().is_some_and(|read| !is_behind(read)) {
             self.forget_oldest();
         }
     }
@@ -440,7 +440,7 @@ impl ReadQueue {
         let Some(selective) = self.selective else { return };
         let psn = added.end().minus(selective.window_pkts);
         let is_below = |read: &ResponderResource| psn.offset_from(read.request.end()).is_some_and(|o| o >= 0);
-        while self.executed() > 0 && self.resources.front().is_some_and(is_below) {
+        while self.executed_in_order() > 0 && self.resources.front().is_some_and(is_below) {
             self.forget_oldest();
         }
     }
