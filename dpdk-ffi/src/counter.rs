@@ -33,6 +33,46 @@ impl Counter {
     }
 }
 
+/// Counters of a queue's bursts that replace the driver's, since the port was opened or its statistics reset.
+#[derive(Debug, Default)]
+pub(crate) struct BurstCounts {
+    pub(crate) rx_frames: Counter,
+    pub(crate) rx_bytes: Counter,
+    /// Received frames dropped because they are too long, in too many pieces, or incomplete.
+    pub(crate) rx_bad: Counter,
+    /// Allocations for received frames that failed.
+    pub(crate) rx_no_mbuf: Counter,
+    pub(crate) tx_frames: Counter,
+    pub(crate) tx_bytes: Counter,
+    /// Frames dropped because a memif needs more of the peer's buffers for them than a frame may have, or because the
+    /// kernel refuses them on a packet socket.
+    pub(crate) tx_bad: Counter,
+    /// Interrupts raised at the peer of a memif, each by a system call.
+    pub(crate) tx_interrupts: Counter,
+    /// Connections ended because of the writes of a memif's peer to the shared memory.
+    pub(crate) violations: Counter,
+}
+
+impl BurstCounts {
+    /// Sets the counters to zero.
+    pub(crate) fn reset(&self) {
+        let Self {
+            rx_frames,
+            rx_bytes,
+            rx_bad,
+            rx_no_mbuf,
+            tx_frames,
+            tx_bytes,
+            tx_bad,
+            tx_interrupts,
+            violations,
+        } = self;
+        let received = [rx_frames, rx_bytes, rx_bad, rx_no_mbuf];
+        let sent = [tx_frames, tx_bytes, tx_bad, tx_interrupts, violations];
+        received.into_iter().chain(sent).for_each(Counter::reset);
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -2,9 +2,9 @@
 
 use std::ffi::{CStr, CString};
 use std::fs;
-use std::os::fd::RawFd;
+use std::os::fd::{AsRawFd as _, RawFd};
 use std::path::{Path, PathBuf};
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use crate::eal::Eal;
 use crate::errno::Errno;
@@ -12,6 +12,7 @@ use crate::exit::{self, ExitFile};
 use crate::guard;
 use crate::log::{self, LogLines};
 use crate::memif::{self, MemifAccess};
+use crate::packet;
 use crate::port_id::PortId;
 use crate::process;
 use crate::sockets::new_sockets;
@@ -31,6 +32,8 @@ pub struct Device {
     port_id: PortId,
     /// The kernel's sockets behind the port, of af_packet.
     sockets: Vec<RawFd>,
+    /// The socket of the bursts that replace those of af_packet, and its queue until a port takes it.
+    packet: Option<(Arc<packet::Socket>, Option<packet::Queue>)>,
     /// The socket on which the driver listens.
     exit_file: Option<ExitFile>,
 }
@@ -113,6 +116,18 @@ pub enum DeviceError {
         /// Lines that DPDK logged.
         log: LogLines,
     },
+    /// The kernel refused a packet socket or its receive ring.
+    #[error(
+        "no packet socket on the interface {interface}: {errno}. It needs CAP_NET_RAW, and {} MiB of the kernel's memory \
+         for its receive ring",
+        packet::RING_MEBIBYTES
+    )]
+    PacketSocket {
+        /// Name of the interface.
+        interface: String,
+        /// Error number reported.
+        errno: Errno,
+    },
     /// A memif with zero copy, whose peer could write into every mbuf, and into DPDK's data beside them.
     #[error(
         "{name}: zero-copy=yes would let the peer write into all of DPDK's memory, with which it could take over \
@@ -189,27 +204,55 @@ impl Eal {
         attach(c"vdev", c_name, name, args, access)
     }
 
-    /// Attaches a device of the af_packet driver as [`Eal::attach_vdev`] does: its sockets receive only
-    /// frames that the classic BPF program `filter` accepts, and until [`crate::EthQueue::exchange_sent`] none
-    /// that the interface sends. A build with shared libraries ([`dpdk_sys::STATIC`] is false) cannot keep the
-    /// driver from receiving all.
+    /// Attaches a device of the af_packet driver on the kernel's `interface`, with further arguments `args` of the driver
+    /// (mostly none). The port receives only frames that the classic BPF program `filter` accepts, none longer than
+    /// `frame_bytes`, and until [`crate::EthQueue::exchange_sent`] none that the interface sends.
+    ///
+    /// The port sends consecutive frames of one UDP flow with UDP segmentation offload, unless Linux is older than 6.2.
+    /// Frames bypass the queueing discipline of the interface as long as the device itself can divide datagrams, unless
+    /// `args` have `qdisc_bypass=0`. With several queues (`qpairs`), the driver's own bursts are used,
+    /// which send each frame by itself; likewise in a build with shared libraries ([`dpdk_sys::STATIC`] is false), which
+    /// moreover cannot keep the driver from receiving all frames.
     ///
     /// # Errors
-    /// As [`Eal::attach_vdev`].
-    pub fn attach_filtered(
+    /// The errors of [`Eal::attach_vdev`], and `PacketSocket`.
+    pub fn attach_packet(
         self,
         name: &str,
-        args: &str,
+        interface: &str,
+        args: &[String],
+        frame_bytes: u16,
         filter: &[libc::sock_filter],
     ) -> Result<Device, DeviceError> {
-        let count = u16::try_from(filter.len()).unwrap_or(u16::MAX);
+        // The program of a socket that receives nothing: return 0.
+        const NOTHING: libc::sock_filter = libc::sock_filter { code: 0x06, jt: 0, jf: 0, k: 0 };
+        let further = args.join(",");
+        let replaces = dpdk_sys::STATIC && argument(&further, "qpairs").is_none_or(|queues| queues == "1");
+        let (driver_filter, rings) = match replaces {
+            true => (&[NOTHING][..], "framesz=2048,framecnt=2,blocksz=4096".to_owned()),
+            false => (filter, format!("framesz={frame_bytes},framecnt=512,blocksz=65536")),
+        };
+        let mut all = vec![format!("iface={interface}"), rings];
+        all.extend(args.iter().cloned());
+        let all = all.join(",");
+        let count = u16::try_from(driver_filter.len()).unwrap_or(u16::MAX);
         // SAFETY: the program outlives the next call, and has at least `count` instructions. The driver binds its
         // sockets in this thread.
-        unsafe { dpdk_sys::shim_packet_filter(filter.as_ptr().cast(), count) };
-        let device = self.attach_vdev(name, args);
+        unsafe { dpdk_sys::shim_packet_filter(driver_filter.as_ptr().cast(), count) };
+        let device = self.attach_vdev(name, &all);
         // SAFETY: no program.
         unsafe { dpdk_sys::shim_packet_filter(std::ptr::null(), 0) };
-        device
+        let mut device = device?;
+        if replaces {
+            let bypasses_qdisc = argument(&further, "qdisc_bypass") != Some("0");
+            let failed = |errno| DeviceError::PacketSocket { interface: interface.to_owned(), errno };
+            let c_interface = CString::new(interface).map_err(|_| failed(Errno::INVALID))?;
+            let (socket, map) = packet::Socket::open(&c_interface, filter, bypasses_qdisc)
+                .map_err(|error| failed(Errno::of(&error)))?;
+            let socket = Arc::new(socket);
+            device.packet = Some((socket.clone(), Some(packet::Queue::new(socket, map, bypasses_qdisc))));
+        }
+        Ok(device)
     }
 
     /// Attaches the PCI device at `address` (`0000:3b:00.0`) with the driver's `args`, mostly none.
@@ -298,7 +341,7 @@ fn attach(
     Errno::check(ret).map_err(failed)?;
     match port_id {
         Some(port_id) => {
-            let device = Device { bus, name: c_name, port_id, sockets, exit_file: None };
+            let device = Device { bus, name: c_name, port_id, sockets, packet: None, exit_file: None };
             let socket = || argument(args, "socket").unwrap_or_default().to_owned();
             if is_alone { Ok(device) } else { Err(DeviceError::SocketShared { socket: socket() }) }
         }
@@ -346,8 +389,21 @@ impl Device {
     }
 
     /// Returns the kernel's sockets behind the port, one for each queue, if its driver is af_packet.
-    pub(crate) fn sockets(&self) -> &[RawFd] {
-        &self.sockets
+    pub(crate) fn sockets(&self) -> Vec<RawFd> {
+        match self.packet_socket() {
+            Some(socket) => vec![socket.fd().as_raw_fd()],
+            None => self.sockets.clone(),
+        }
+    }
+
+    /// Returns the socket whose bursts replace those of the driver af_packet.
+    pub(crate) fn packet_socket(&self) -> Option<&packet::Socket> {
+        self.packet.as_ref().map(|(socket, _)| &**socket)
+    }
+
+    /// Returns the queue of [`Device::packet_socket`], once.
+    pub(crate) fn take_packet_queue(&mut self) -> Option<packet::Queue> {
+        self.packet.as_mut()?.1.take()
     }
 
     /// Returns the name that the device was attached by.

@@ -17,6 +17,11 @@ impl Errno {
         Self(unsafe { dpdk_sys::shim_errno() })
     }
 
+    /// Returns the number of a system call's error.
+    pub(crate) fn of(error: &std::io::Error) -> Self {
+        Self(error.raw_os_error().unwrap_or(libc::EINVAL))
+    }
+
     /// Converts a return value that is negative on error.
     pub(crate) fn check(ret: c_int) -> Result<c_int, Self> {
         if ret < 0 { Err(Self(-ret)) } else { Ok(ret) }

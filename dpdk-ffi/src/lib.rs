@@ -1,6 +1,6 @@
 //! Owners of DPDK's objects: the environment ([`Eal`]), devices ([`Device`]), pools of packet buffers
 //! ([`Mempool`], [`Mbuf`]) and Ethernet ports (control: [`EthPort`]; frames: [`EthQueue`]). The only crate that
-//! uses DPDK; it does not interpret frames.
+//! uses DPDK. It does not interpret frames, except the IP and UDP headers of frames on a packet socket.
 //!
 //! ```no_run
 //! use dpdk_ffi::{Eal, EalConfig, Mempool, MempoolConfig, PortBuilder};
@@ -44,6 +44,7 @@ mod log;
 mod mbuf;
 mod memif;
 mod mempool;
+mod packet;
 mod port_id;
 mod process;
 mod runtime_dir;

@@ -85,6 +85,16 @@ impl Header {
         unsafe { self.buf_addr().add(usize::from(self.data_off())) }
     }
 
+    /// Returns the bytes of this buffer.
+    ///
+    /// # Safety
+    /// The caller owns the mbuf for `'a`, and writes to it meanwhile through this header only.
+    #[inline]
+    pub(crate) unsafe fn bytes<'a>(self) -> &'a [u8] {
+        // SAFETY: the header describes initialised memory of the pool, which is the caller's for `'a`.
+        unsafe { std::slice::from_raw_parts(self.data_ptr(), usize::from(self.data_len())) }
+    }
+
     fn tailroom(self) -> usize {
         usize::from(self.buf_len())
             .saturating_sub(usize::from(self.data_off()))
@@ -100,6 +110,14 @@ impl Header {
         self.set_data_len(len);
         self.set_pkt_len(u32::from(len));
         self.data_ptr()
+    }
+}
+
+/// Frees all of `mbufs`, which the caller owns.
+pub(crate) fn free(mbufs: &mut [*mut rte_mbuf]) {
+    if !mbufs.is_empty() {
+        // SAFETY: owned mbufs, given up.
+        unsafe { dpdk_sys::rte_pktmbuf_free_bulk(mbufs.as_mut_ptr(), mbufs.len() as u32) };
     }
 }
 
@@ -139,9 +157,8 @@ impl Mbuf {
     /// Returns the bytes of the first segment.
     #[inline]
     pub fn data(&self) -> &[u8] {
-        let header = self.header();
-        // SAFETY: the header describes initialised memory of the pool, owned through `self`.
-        unsafe { std::slice::from_raw_parts(header.data_ptr(), usize::from(header.data_len())) }
+        // SAFETY: the mbuf is owned through `self`.
+        unsafe { self.header().bytes() }
     }
 
     /// Returns the bytes of the first segment, to write.

@@ -54,4 +54,4 @@ pub(crate) fn exchange_sent(fd: BorrowedFd<'_>) {
 }
 
 /// Option of packet sockets: receive no frames that the interface sends (linux/if_packet.h).
-const PACKET_IGNORE_OUTGOING: libc::c_int = 23;
+pub(crate) const PACKET_IGNORE_OUTGOING: libc::c_int = 23;

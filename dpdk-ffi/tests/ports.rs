@@ -273,9 +273,8 @@ fn a_virtio_user_port_closes_while_its_peer_does() {
     finish([start(command)]);
 }
 
-/// Needs root, or the right to make user name spaces.
-#[test]
-fn af_packet_carries_frames_over_veth() {
+/// Starts `part` in a network name space of its own. Needs root, or the right to make user name spaces.
+fn play_apart(part: &str) {
     let mut unshare = Command::new("unshare");
     // SAFETY: always succeeds.
     if unsafe { libc::geteuid() } == 0 {
@@ -284,5 +283,15 @@ fn af_packet_carries_frames_over_veth() {
         unshare.args(["-Un", "--map-current-user", "--keep-caps"]);
     }
     unshare.arg(env::current_exe().expect("this binary has a path"));
-    finish([start(by(unshare, "af_packet"))]);
+    finish([start(by(unshare, part))]);
+}
+
+#[test]
+fn af_packet_carries_frames_over_veth() {
+    play_apart("af_packet");
+}
+
+#[test]
+fn a_packet_socket_carries_the_frames_of_a_flow_as_one_datagram() {
+    play_apart("packet_socket");
 }

@@ -114,8 +114,8 @@ impl PortBuilder {
     ///
     /// # Errors
     /// [`PortError`]; the device is detached then.
-    pub fn open_stopped(self, device: Device) -> Result<(EthPort, QueueSet), PortError> {
-        let info = PortInfo::read(device.port_id(), self.multi_segs);
+    pub fn open_stopped(self, mut device: Device) -> Result<(EthPort, QueueSet), PortError> {
+        let info = PortInfo::read(device.port_id(), self.multi_segs && device.packet_socket().is_none());
         let context = Context { device: device.name(), driver: &info.driver };
         let promiscuous = self.promiscuous;
         if info.driver == info::AF_XDP && !self.pool.config().packed {
@@ -135,9 +135,10 @@ impl PortBuilder {
                 let (set_up, sockets) = new_sockets(libc::AF_XDP, set_up);
                 set_up.map(|()| sockets)?
             }
-            false => set_up().map(|()| device.sockets().to_vec())?,
+            false => set_up().map(|()| device.sockets())?,
         };
         let is_vhost = info.driver == VHOST;
+        let mut packet = device.take_packet_queue();
         let counters: Vec<Arc<QueueCounters>> = (0..self.queues).map(|_| Arc::default()).collect();
         let open = Arc::new(OpenPort::new(device, info, self.pool, counters.clone()));
         // Any socket serves any queue, because a thread that sleeps does so on all queues. Sockets that are not of the
@@ -152,7 +153,7 @@ impl PortBuilder {
                 None if self.rx_interrupts => Wake::Interrupt(source),
                 None => Wake::Constant(source),
             };
-            EthQueue::new(open.clone(), number, self.linear_pool.clone(), counters, wake)
+            EthQueue::new(open.clone(), number, self.linear_pool.clone(), counters, wake, packet.take())
         });
         let queues = QueueSet::new(queues);
         let mut port = EthPort::new(open);

@@ -2,8 +2,8 @@
 
 use std::sync::Arc;
 
-use crate::counter::Counter;
-use crate::memif;
+use super::info::PortStats;
+use crate::counter::{BurstCounts, Counter};
 
 /// Counters of the port itself, besides the driver's [`super::PortStats`]: sums over its queues.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -54,6 +54,45 @@ pub(super) struct QueueCounters {
     pub(super) tx_no_mbuf: Counter,
     pub(super) tx_stalled: Counter,
     pub(super) rx_not_linear: Counter,
-    /// Counters of bursts on memif, which replace the driver's.
-    pub(super) memif: memif::Counts,
+    /// Of bursts that replace the driver's.
+    pub(super) bursts: BurstCounts,
+}
+
+/// Returns the basic statistics of a port's queues, in place of the driver's, whose bursts are not used.
+pub(super) fn stats<'a>(queues: impl Iterator<Item = &'a BurstCounts>) -> PortStats {
+    let mut sum = PortStats::default();
+    for counts in queues {
+        sum.rx_frames += counts.rx_frames.get();
+        sum.tx_frames += counts.tx_frames.get();
+        sum.rx_bytes += counts.rx_bytes.get();
+        sum.tx_bytes += counts.tx_bytes.get();
+        sum.rx_errors += counts.rx_bad.get() + counts.violations.get();
+        sum.tx_errors += counts.tx_bad.get();
+        sum.rx_no_mbuf += counts.rx_no_mbuf.get();
+    }
+    sum
+}
+
+/// Returns the counters of a port's queues by the names that DPDK gives, and further ones. `is_memif`: with those of
+/// memif ports.
+pub(super) fn xstats<'a>(
+    queues: impl Iterator<Item = &'a BurstCounts> + Clone,
+    is_memif: bool,
+) -> Vec<(String, u64)> {
+    let sum =
+        |counter: fn(&BurstCounts) -> &Counter| queues.clone().map(|counts| counter(counts).get()).sum();
+    let mut named = vec![
+        ("rx_good_packets", sum(|counts| &counts.rx_frames)),
+        ("tx_good_packets", sum(|counts| &counts.tx_frames)),
+        ("rx_good_bytes", sum(|counts| &counts.rx_bytes)),
+        ("tx_good_bytes", sum(|counts| &counts.tx_bytes)),
+        ("rx_mbuf_allocation_errors", sum(|counts| &counts.rx_no_mbuf)),
+        ("rx_bad_frames", sum(|counts| &counts.rx_bad)),
+        ("tx_bad_frames", sum(|counts| &counts.tx_bad)),
+    ];
+    if is_memif {
+        named.push(("tx_interrupts", sum(|counts| &counts.tx_interrupts)));
+        named.push(("peer_violations", sum(|counts| &counts.violations)));
+    }
+    named.into_iter().map(|(name, value)| (name.to_owned(), value)).collect()
 }

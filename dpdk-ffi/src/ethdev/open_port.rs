@@ -9,8 +9,19 @@ use super::interrupt;
 use crate::device::Device;
 use crate::guard;
 use crate::mempool::Mempool;
+use crate::packet;
 use crate::port_id::PortId;
 use crate::process;
+
+/// Bursts that replace those of a port's driver.
+pub(super) enum Replaced<'a> {
+    /// None: the driver's bursts are used.
+    No,
+    /// Those of `memif`.
+    Memif,
+    /// Those of `packet`, on this socket.
+    Packet(&'a packet::Socket),
+}
 
 /// An open port. Drop stops and closes the port and detaches its device.
 pub(super) struct OpenPort {
@@ -49,9 +60,13 @@ impl OpenPort {
         self.device.name()
     }
 
-    /// Whether bursts are made by `memif`, because the port is a memif and the driver's bursts are replaced.
-    pub(super) fn is_memif(&self) -> bool {
-        dpdk_sys::STATIC && guard::concerns(self.name())
+    /// Returns which bursts replace the driver's.
+    pub(super) fn bursts(&self) -> Replaced<'_> {
+        match self.device.packet_socket() {
+            Some(socket) => Replaced::Packet(socket),
+            None if dpdk_sys::STATIC && guard::concerns(self.name()) => Replaced::Memif,
+            None => Replaced::No,
+        }
     }
 
     /// Counts a queue that was made.

@@ -6,12 +6,13 @@ use std::marker::PhantomData;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-use super::counters::PortCounters;
+use super::counters::{self, PortCounters};
 use super::error::{Context, PortError};
 use super::info::{self, Link, PortInfo, PortStats};
 use super::interrupt;
-use super::open_port::OpenPort;
+use super::open_port::{OpenPort, Replaced};
 use super::queue::EthQueue;
+use crate::counter::BurstCounts;
 use crate::guard;
 use crate::memif;
 use crate::port_id::PortId;
@@ -178,30 +179,45 @@ impl EthPort {
 
     /// Returns the driver's statistics; `None` if it has none.
     pub fn stats(&self) -> Option<PortStats> {
-        match self.open.is_memif() {
-            true => Some(memif::stats(self.memif_counts())),
-            false => info::stats(self.id()),
+        match self.open.bursts() {
+            Replaced::No => info::stats(self.id()),
+            Replaced::Memif => Some(counters::stats(self.burst_counts())),
+            Replaced::Packet(socket) => {
+                Some(PortStats { rx_missed: socket.missed(), ..counters::stats(self.burst_counts()) })
+            }
         }
     }
 
     /// Returns the driver's extended statistics, by name.
     pub fn xstats(&self) -> Vec<(String, u64)> {
-        match self.open.is_memif() {
-            true => memif::xstats(self.memif_counts(), memif::refused(self.id())),
-            false => info::xstats(self.id()),
+        match self.open.bursts() {
+            Replaced::No => info::xstats(self.id()),
+            Replaced::Memif => {
+                let mut xstats = counters::xstats(self.burst_counts(), true);
+                xstats.push(("peers_refused".to_owned(), memif::refused(self.id())));
+                xstats
+            }
+            Replaced::Packet(socket) => {
+                let mut xstats = counters::xstats(self.burst_counts(), false);
+                xstats.push(("rx_missed_errors".to_owned(), socket.missed()));
+                xstats
+            }
         }
     }
 
     /// Sets the driver's statistics to zero, if the driver can. A driver may miss the reset of a counter that a burst
     /// increments at the same time.
     pub fn reset_stats(&mut self) {
-        self.memif_counts().for_each(memif::Counts::reset);
+        self.burst_counts().for_each(BurstCounts::reset);
+        if let Replaced::Packet(socket) = self.open.bursts() {
+            socket.reset_missed();
+        }
         // SAFETY: the port exists.
         unsafe { dpdk_sys::rte_eth_stats_reset(self.id()) };
     }
 
-    fn memif_counts(&self) -> impl Iterator<Item = &memif::Counts> + Clone {
-        self.open.counters.iter().map(|counters| &counters.memif)
+    fn burst_counts(&self) -> impl Iterator<Item = &BurstCounts> + Clone {
+        self.open.counters.iter().map(|counters| &counters.bursts)
     }
 
     /// Returns the counters of the port itself.

@@ -11,11 +11,12 @@ use std::time::{Duration, Instant};
 use dpdk_sys::rte_mbuf;
 
 use super::counters::QueueCounters;
-use super::open_port::OpenPort;
+use super::open_port::{OpenPort, Replaced};
 use super::wake::{Wake, WakeKind};
 use crate::mbuf::{Header, Mbuf};
 use crate::memif;
 use crate::mempool::Mempool;
+use crate::packet;
 use crate::port_id::PortId;
 use crate::process;
 use crate::sockets::exchange_sent;
@@ -29,6 +30,7 @@ pub const HELD_MBUFS: usize = TX_QUEUE_FRAMES + TX_SPARES;
 /// Calls per flush in which a driver takes no frame, at most. A full ring does not drain within a few of
 /// these; the frames stay queued for the next flush.
 const FLUSH_STALLS_MAX: usize = 3;
+const _: () = assert!(TX_QUEUE_FRAMES <= packet::BURST_FRAMES_MAX);
 /// Frames that a queue receives and discards at a time before its drop.
 const DISCARDED_FRAMES: usize = 32;
 /// Time without a sent frame after which the receiver of the frames counts as stopped. Longer than a process waits for a
@@ -50,9 +52,8 @@ pub struct EthQueue {
     can_send_chains: bool,
     pool: Mempool,
     linear_pool: Option<Mempool>,
-    /// Bursts of a memif, in place of the driver's.
-    memif: Option<memif::Queue>,
-    /// Of a port other than a memif.
+    bursts: Bursts,
+    /// Of a port other than a memif. Of a packet socket: the socket.
     wake: Wake,
     spares: MbufArray<TX_SPARES>,
     queued: MbufArray<TX_QUEUE_FRAMES>,
@@ -61,6 +62,14 @@ pub struct EthQueue {
     counters: Arc<QueueCounters>,
     // Dropped last, because this may close the port.
     open: Arc<OpenPort>,
+}
+
+/// How a queue receives and sends.
+enum Bursts {
+    /// By its driver.
+    Driver,
+    Memif(memif::Queue),
+    Packet(packet::Queue),
 }
 
 /// Owned mbufs, as the array of pointers that DPDK takes.
@@ -122,8 +131,14 @@ impl EthQueue {
         linear_pool: Option<Mempool>,
         counters: Arc<QueueCounters>,
         wake: Wake,
+        packet: Option<packet::Queue>,
     ) -> Self {
         open.add_queue();
+        let bursts = match (packet, open.bursts()) {
+            (Some(packet), _) => Bursts::Packet(packet),
+            (None, Replaced::Memif) => Bursts::Memif(memif::Queue::new(open.id(), number)),
+            (None, _) => Bursts::Driver,
+        };
         Self {
             port_id: open.id(),
             number,
@@ -131,13 +146,28 @@ impl EthQueue {
             can_send_chains: open.info.can_send_chains,
             pool: open.pool.clone(),
             linear_pool,
-            memif: open.is_memif().then(|| memif::Queue::new(open.id(), number)),
+            bursts,
             wake,
             spares: MbufArray::new(),
             queued: MbufArray::new(),
             stalled_since: None,
             counters,
             open,
+        }
+    }
+
+    /// Returns whether the queue sends and receives by a packet socket in place of its driver, with segmentation offload
+    /// ([`crate::Eal::attach_packet`]).
+    pub fn is_packet_socket(&self) -> bool {
+        matches!(self.bursts, Bursts::Packet(_))
+    }
+
+    /// On a packet socket ([`EthQueue::is_packet_socket`]), sets the MTU of its interface in bytes: frames that are longer
+    /// than the MTU and an Ethernet header are sent by themselves, and refused by the kernel. Until the MTU is set, each
+    /// frame is sent by itself. On other ports this has no effect.
+    pub fn set_mtu_bytes(&mut self, mtu_bytes: usize) {
+        if let Bursts::Packet(packet) = &mut self.bursts {
+            packet.set_mtu_bytes(mtu_bytes);
         }
     }
 
@@ -163,18 +193,18 @@ impl EthQueue {
     /// Returns how the queue wakes a thread that sleeps until frames arrive; `None` if it cannot. On a port with
     /// receive interrupts also `None` until the port is started.
     pub fn wake_kind(&self) -> Option<WakeKind> {
-        match &self.memif {
-            Some(memif) => memif.wake_fd().map(|_| WakeKind::Eventfd),
-            None => self.wake.kind(),
+        match &self.bursts {
+            Bursts::Memif(memif) => memif.wake_fd().map(|_| WakeKind::Eventfd),
+            _ => self.wake.kind(),
         }
     }
 
     /// Returns a descriptor that becomes readable when frames arrive while the queue is armed. It may be readable at
     /// other times too. The caller must not read from it. `None` as for [`EthQueue::wake_kind`].
     pub fn wake_fd(&self) -> Option<BorrowedFd<'_>> {
-        match &self.memif {
-            Some(memif) => memif.wake_fd(),
-            None => self.wake.fd(),
+        match &self.bursts {
+            Bursts::Memif(memif) => memif.wake_fd(),
+            _ => self.wake.fd(),
         }
     }
 
@@ -183,20 +213,20 @@ impl EthQueue {
     /// holds until [`EthQueue::disarm`], but a thread that was woken must arm anew before it sleeps again. Returns
     /// false if the queue cannot be armed at present; the caller must then not sleep long.
     pub fn arm(&mut self) -> bool {
-        match &mut self.memif {
+        match &mut self.bursts {
             // Until the port is started, no frame arrives.
             _ if !self.started => true,
-            Some(memif) => memif.arm(),
-            None => self.wake.arm(self.port_id, self.number),
+            Bursts::Memif(memif) => memif.arm(),
+            _ => self.wake.arm(self.port_id, self.number),
         }
     }
 
     /// Ends the effect of [`EthQueue::arm`], to spare the peer or the device the wake-ups.
     pub fn disarm(&mut self) {
-        match &mut self.memif {
+        match &mut self.bursts {
             _ if !self.started => {}
-            Some(memif) => memif.disarm(),
-            None => self.wake.disarm(self.port_id, self.number),
+            Bursts::Memif(memif) => memif.disarm(),
+            _ => self.wake.disarm(self.port_id, self.number),
         }
     }
 
@@ -215,13 +245,21 @@ impl EthQueue {
         // SAFETY: the port is started and has this queue; `room` takes `count` pointers, and `Mbuf` is one. The
         // burst hands over ownership of the `received` mbufs it writes.
         unsafe {
-            let received = match &mut self.memif {
-                Some(memif) => {
+            let received = match &mut self.bursts {
+                Bursts::Memif(memif) => {
                     std::ptr::write_bytes(room, 0, usize::from(count));
                     let room = std::slice::from_raw_parts_mut(room, usize::from(count));
-                    memif.rx(&self.pool, room, &self.counters.memif)
+                    memif.rx(&self.pool, room, &self.counters.bursts)
                 }
-                None => usize::from(dpdk_sys::shim_rx_burst(self.port_id, self.number, room, count)),
+                Bursts::Packet(packet) if packet.has_received() => {
+                    std::ptr::write_bytes(room, 0, usize::from(count));
+                    let room = std::slice::from_raw_parts_mut(room, usize::from(count));
+                    packet.rx(&self.pool, room, &self.counters.bursts)
+                }
+                Bursts::Packet(_) => 0,
+                Bursts::Driver => {
+                    usize::from(dpdk_sys::shim_rx_burst(self.port_id, self.number, room, count))
+                }
             };
             frames.set_len(before + received);
         }
@@ -329,11 +367,16 @@ impl EthQueue {
     /// room. Returns false on a memif without a connection, because a wake source reports the begin of a connection
     /// ([`EthQueue::arm`]).
     pub fn is_tx_stalled(&self) -> bool {
-        self.queued.len > 0 && self.started && self.memif.as_ref().is_none_or(memif::Queue::is_connected)
+        self.queued.len > 0
+            && self.started
+            && match &self.bursts {
+                Bursts::Memif(memif) => memif.is_connected(),
+                _ => true,
+            }
     }
 
     /// On a port of the af_packet driver, makes the queue receive frames that other packet sockets send through the
-    /// interface, as far as the filter of [`crate::Eal::attach_filtered`] accepts them, and these sockets receive the
+    /// interface, as far as the filter of [`crate::Eal::attach_packet`] accepts them, and these sockets receive the
     /// frames that the queue sends. Until then, neither is received, which saves the kernel a copy of each sent frame
     /// for each socket. On other ports this has no effect.
     pub fn exchange_sent(&self) {
@@ -375,10 +418,11 @@ impl EthQueue {
         let (mut sent, mut stalls) = (0, 0);
         while sent < self.queued.len && stalls < FLUSH_STALLS_MAX {
             let rest = self.queued.mbufs.get_mut(sent..self.queued.len).unwrap_or_default();
-            let taken = match &mut self.memif {
-                Some(memif) => memif.tx(rest, &self.counters.memif),
+            let taken = match &mut self.bursts {
+                Bursts::Memif(memif) => memif.tx(rest, &self.counters.bursts),
+                Bursts::Packet(packet) => packet.tx(rest, &self.counters.bursts),
                 // SAFETY: the port is started, `rest` holds owned mbufs; the driver takes over those it counts.
-                None => usize::from(unsafe {
+                Bursts::Driver => usize::from(unsafe {
                     dpdk_sys::shim_tx_burst(self.port_id, self.number, rest.as_mut_ptr(), rest.len() as u16)
                 }),
             };
@@ -417,7 +461,7 @@ impl EthQueue {
     /// On a memif, sends the queued frames and waits until the peer has received all frames. Received frames are
     /// discarded, so that the peer does not wait if it closes its port at the same time.
     fn settle(&mut self) {
-        if self.memif.is_none() || !self.started {
+        if !matches!(self.bursts, Bursts::Memif(_)) || !self.started {
             return;
         }
         let mut received = Vec::new();

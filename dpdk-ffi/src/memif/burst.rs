@@ -11,90 +11,12 @@ use dpdk_sys::rte_mbuf;
 use super::control::{Live, Rings, add_wake, live};
 use super::event::{heavy_barrier, notify};
 use super::ring::{Map, Piece, Put, Taken, TxRing, Violation};
-use crate::counter::Counter;
-use crate::ethdev::PortStats;
+use crate::counter::BurstCounts;
 use crate::eventfd::RingWake;
 use crate::guard::{Burst, BurstFlag};
-use crate::mbuf::{Header, Mbuf, Segments};
+use crate::mbuf::{Header, Mbuf, Segments, free};
 use crate::mempool::Mempool;
 use crate::port_id::PortId;
-
-/// Counters of a queue's bursts, since the port was opened or its statistics reset.
-#[derive(Debug, Default)]
-pub(crate) struct Counts {
-    rx_frames: Counter,
-    rx_bytes: Counter,
-    /// Frames dropped because they are too long, have too many pieces, or do not end.
-    rx_bad: Counter,
-    /// Allocations for received frames that failed.
-    rx_no_mbuf: Counter,
-    tx_frames: Counter,
-    tx_bytes: Counter,
-    /// Frames dropped because they need more of the peer's buffers than a frame may.
-    tx_bad: Counter,
-    /// Interrupts raised at the peer, each by a system call.
-    tx_interrupts: Counter,
-    /// Connections ended because of the peer's writes to the shared memory.
-    violations: Counter,
-}
-
-impl Counts {
-    fn all(&self) -> [&Counter; 9] {
-        let Self {
-            rx_frames,
-            rx_bytes,
-            rx_bad,
-            rx_no_mbuf,
-            tx_frames,
-            tx_bytes,
-            tx_bad,
-            tx_interrupts,
-            violations,
-        } = self;
-        [rx_frames, rx_bytes, rx_bad, rx_no_mbuf, tx_frames, tx_bytes, tx_bad, tx_interrupts, violations]
-    }
-
-    /// Sets the counters to zero.
-    pub(crate) fn reset(&self) {
-        self.all().into_iter().for_each(Counter::reset);
-    }
-}
-
-/// Returns the basic statistics of a port's queues, in place of the driver's, whose bursts are not used.
-pub(crate) fn stats<'a>(queues: impl Iterator<Item = &'a Counts>) -> PortStats {
-    let mut sum = PortStats::default();
-    for counts in queues {
-        sum.rx_frames += counts.rx_frames.get();
-        sum.tx_frames += counts.tx_frames.get();
-        sum.rx_bytes += counts.rx_bytes.get();
-        sum.tx_bytes += counts.tx_bytes.get();
-        sum.rx_errors += counts.rx_bad.get() + counts.violations.get();
-        sum.tx_errors += counts.tx_bad.get();
-        sum.rx_no_mbuf += counts.rx_no_mbuf.get();
-    }
-    sum
-}
-
-/// Returns the counters of a port's queues by the names that DPDK gives, and further ones.
-pub(crate) fn xstats<'a>(
-    queues: impl Iterator<Item = &'a Counts> + Clone,
-    peers_refused: u64,
-) -> Vec<(String, u64)> {
-    let sum = |counter: fn(&Counts) -> &Counter| queues.clone().map(|counts| counter(counts).get()).sum();
-    let named = [
-        ("rx_good_packets", sum(|counts| &counts.rx_frames)),
-        ("tx_good_packets", sum(|counts| &counts.tx_frames)),
-        ("rx_good_bytes", sum(|counts| &counts.rx_bytes)),
-        ("tx_good_bytes", sum(|counts| &counts.tx_bytes)),
-        ("rx_mbuf_allocation_errors", sum(|counts| &counts.rx_no_mbuf)),
-        ("rx_bad_frames", sum(|counts| &counts.rx_bad)),
-        ("tx_bad_frames", sum(|counts| &counts.tx_bad)),
-        ("tx_interrupts", sum(|counts| &counts.tx_interrupts)),
-        ("peer_violations", sum(|counts| &counts.violations)),
-        ("peers_refused", peers_refused),
-    ];
-    named.map(|(name, value)| (name.to_owned(), value)).to_vec()
-}
 
 /// A receive queue and a transmit queue of a memif port, which use the rings of their number. Other queues of the port
 /// may burst at the same time.
@@ -175,7 +97,7 @@ impl Queue {
 
     /// Receives at most `frames.len()` frames and returns their number.
     #[inline]
-    pub(crate) fn rx(&mut self, pool: &Mempool, frames: &mut [*mut rte_mbuf], counts: &Counts) -> usize {
+    pub(crate) fn rx(&mut self, pool: &Mempool, frames: &mut [*mut rte_mbuf], counts: &BurstCounts) -> usize {
         let Some(Connection { live, rings, burst: _burst }) = self.connection() else { return 0 };
         rx_live(&live.map, rings, pool, frames, counts).unwrap_or_else(|(received, _)| {
             live.give_up(counts);
@@ -185,7 +107,7 @@ impl Queue {
 
     /// Sends `frames` in order, as many as there is room for; frees those and returns their number.
     #[inline]
-    pub(crate) fn tx(&mut self, frames: &mut [*mut rte_mbuf], counts: &Counts) -> usize {
+    pub(crate) fn tx(&mut self, frames: &mut [*mut rte_mbuf], counts: &BurstCounts) -> usize {
         let Some(Connection { live, rings, burst }) = self.connection() else { return 0 };
         let Some(ring) = &mut rings.tx else { return 0 };
         let (taken, outcome) = tx_live(&live.map, ring, frames, counts);
@@ -219,7 +141,7 @@ unsafe fn rings_of<'a>(port: PortId, number: u16) -> Option<(&'a Live, &'a mut R
 impl Live {
     /// Makes the driver close the connection, on its own thread.
     #[cold]
-    fn give_up(&self, counts: &Counts) {
+    fn give_up(&self, counts: &BurstCounts) {
         // Another queue may have found a violation in the same moment.
         if !self.broken.swap(true, Ordering::Relaxed) {
             counts.violations.add(1);
@@ -236,7 +158,7 @@ fn rx_live(
     rings: &mut Rings,
     pool: &Mempool,
     frames: &mut [*mut rte_mbuf],
-    counts: &Counts,
+    counts: &BurstCounts,
 ) -> Result<usize, (usize, Violation)> {
     let Rings { rx: Some(ring), pieces, .. } = rings else { return Ok(0) };
     let mut available = ring.available().map_err(|violation| (0, violation))?;
@@ -339,20 +261,13 @@ unsafe fn fill_chain(head: NonNull<rte_mbuf>, pool: &Mempool, pieces: &[Piece]) 
     rest.is_none_or(|rest| first.chain(rest).is_ok())
 }
 
-fn free(mbufs: &mut [*mut rte_mbuf]) {
-    if !mbufs.is_empty() {
-        // SAFETY: owned mbufs, given up.
-        unsafe { dpdk_sys::rte_pktmbuf_free_bulk(mbufs.as_mut_ptr(), mbufs.len() as u32) };
-    }
-}
-
 /// Returns how many frames were sent or dropped, and the violation that ended the burst, if any.
 #[inline]
 fn tx_live(
     map: &Map,
     ring: &mut TxRing,
     frames: &[*mut rte_mbuf],
-    counts: &Counts,
+    counts: &BurstCounts,
 ) -> (usize, Result<(), Violation>) {
     let mut available = match ring.available() {
         Ok(available) => available,

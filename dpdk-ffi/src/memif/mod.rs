@@ -22,6 +22,6 @@ mod unread;
 
 pub use control::MemifAccess;
 
-pub(crate) use burst::{Counts, Queue, stats, xstats};
+pub(crate) use burst::Queue;
 pub(crate) use control::{attached, detached, install, refused, starting};
 pub(crate) use unread::{wait_all_received, wait_received};

@@ -63,6 +63,7 @@ pub(crate) fn play(part: &str) {
         "virtio_user_frames" => pairs::virtio_user_frames(),
         "virtio_user_closes" => device::virtio_user_closes(),
         "af_packet" => veth::af_packet(),
+        "packet_socket" => veth::packet_socket(),
         unknown => panic!("there is no part {unknown:?}"),
     }
 }

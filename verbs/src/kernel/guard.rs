@@ -3,6 +3,8 @@
 use std::io;
 use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr};
 
+use nix::sys::socket::setsockopt;
+use nix::sys::socket::sockopt::UdpGroSegment;
 use socket2::{Domain, Protocol, SockFilter, Socket, Type};
 
 use super::{Interface, KernelError};
@@ -56,6 +58,9 @@ fn hold_one(interface: &Interface, address: SocketAddr) -> Result<Socket, Kernel
     // The filter is attached before the bind, otherwise UDP datagrams received between bind and attachment would be
     // queued.
     socket.attach_filter(&[DROP_ALL]).map_err(&failed)?;
+    // A datagram of several packets (segmentation offload) is dropped as a whole only by a socket with UDP_GRO,
+    // because for other sockets the kernel first divides the datagram. Linux before 5.0 has no UDP_GRO.
+    let _ = setsockopt(&socket, UdpGroSegment, &true);
     socket.set_recv_buffer_size(1).map_err(&failed)?;
     socket.bind_device(Some(interface.name.as_bytes())).map_err(&failed)?;
     socket.bind(&address.into()).map_err(|error| match error.kind() {

@@ -13,6 +13,8 @@ pub struct DpdkPort {
     caps: PortCaps,
     /// Bytes of all frames queued for the next burst to the driver.
     queued_bytes: usize,
+    /// Bytes of queued frames at which a burst is sent.
+    burst_bytes: usize,
     /// Prefix of the QPNs of this port. On an interface that several processes share, a packet to the port's own MAC
     /// and to a QPN with another prefix is for another process.
     qpn_prefix: QpnPrefix,
@@ -34,10 +36,16 @@ pub(super) const LOOPED_MBUFS: usize = LOOPED_FRAMES_MAX + TX_QUEUE_FRAMES;
 /// limit, the first of [`TX_QUEUE_FRAMES`] (64) frames of 4 KiB, perhaps a retransmission, would wait 25 us until the
 /// engine has written the last frame to its buffer.
 const BURST_BYTES: usize = 32 << 10;
+/// The same on a port with segmentation offload: the length of the longest datagram, because a call of the kernel's stack
+/// takes longer than the engine needs for the frames of half a datagram.
+const OFFLOAD_BURST_BYTES: usize = 64 << 10;
 
 impl DpdkPort {
-    pub(super) fn new(queues: QueueSet, caps: PortCaps, qpn_prefix: QpnPrefix) -> Self {
-        DpdkPort { queues, caps, qpn_prefix, queued_bytes: 0, loops_back: false, looped: VecDeque::new() }
+    pub(super) fn new(mut queues: QueueSet, caps: PortCaps, qpn_prefix: QpnPrefix) -> Self {
+        queues.first_mut().set_mtu_bytes(caps.mtu_bytes);
+        let burst_bytes = if queues.first().is_packet_socket() { OFFLOAD_BURST_BYTES } else { BURST_BYTES };
+        let looped = VecDeque::new();
+        DpdkPort { queues, caps, qpn_prefix, queued_bytes: 0, burst_bytes, loops_back: false, looped }
     }
 
     /// Returns the prefix that the QPNs of a device on this port have.
@@ -53,6 +61,7 @@ impl DpdkPort {
     /// Sets the MTU in bytes that [`Port::caps`] returns, because the MTU of the kernel's interface has changed.
     pub fn set_mtu_bytes(&mut self, mtu_bytes: usize) {
         self.caps.mtu_bytes = mtu_bytes;
+        self.queues.first_mut().set_mtu_bytes(mtu_bytes);
     }
 
     /// Returns how the port wakes a thread that sleeps until frames arrive; `None` if it cannot.
@@ -119,7 +128,7 @@ impl Port for DpdkPort {
 
     #[inline]
     fn tx_reserve(&mut self, len_bytes: usize) -> Option<&mut [u8]> {
-        if self.queued_bytes >= BURST_BYTES || self.queues.first().tx_queued() == TX_QUEUE_FRAMES {
+        if self.queued_bytes >= self.burst_bytes || self.queues.first().tx_queued() == TX_QUEUE_FRAMES {
             self.tx_flush();
         }
         if self.looped.len() >= LOOPED_FRAMES_MAX {
@@ -130,7 +139,7 @@ impl Port for DpdkPort {
     }
 
     /// Does not subtract the cancelled frame from `queued_bytes`, so `tx_reserve` may send a burst of fewer than
-    /// `BURST_BYTES` bytes.
+    /// `burst_bytes` bytes.
     fn tx_cancel(&mut self) {
         self.queues.first_mut().tx_cancel();
     }

@@ -115,7 +115,7 @@ fn open_kernel_interface(eal: Eal, spec: &PortSpec, qpn_prefix: QpnPrefix) -> Re
     let mtu_bytes = interface_mtu_bytes(spec, interface)?;
     let lease = lease(spec, interface, qpn_prefix)?;
     let device = match spec.kind {
-        PortKind::AfPacket => attach_filtered(eal, spec, &roce_filter(interface.mac, lease.prefix()))?,
+        PortKind::AfPacket => attach_packet(eal, spec, &roce_filter(interface.mac, lease.prefix()))?,
         _ => attach(eal, spec)?,
     };
     let qpn_prefix = if spec.kind == PortKind::AfPacket { lease.prefix() } else { qpn_prefix };
@@ -203,15 +203,9 @@ fn builder(eal: Eal, spec: &PortSpec) -> Result<PortBuilder, OpenError> {
 }
 
 /// Attaches the device of an af_packet port, which receives only frames that `filter` accepts.
-fn attach_filtered(eal: Eal, spec: &PortSpec, filter: &[sock_filter]) -> Result<Device, OpenError> {
-    let mut args = vec![
-        format!("iface={}", spec.target),
-        format!("framesz={BUFFER_BYTES}"),
-        "framecnt=512".to_owned(),
-        "blocksz=65536".to_owned(),
-    ];
-    args.extend(spec.driver_args.iter().cloned());
-    Ok(eal.attach_filtered(&vdev_name("net_af_packet"), &args.join(","), filter)?)
+fn attach_packet(eal: Eal, spec: &PortSpec, filter: &[sock_filter]) -> Result<Device, OpenError> {
+    let name = vdev_name("net_af_packet");
+    Ok(eal.attach_packet(&name, &spec.target, &spec.driver_args, BUFFER_BYTES, filter)?)
 }
 
 fn attach(eal: Eal, spec: &PortSpec) -> Result<Device, OpenError> {

@@ -21,7 +21,7 @@ use super::loss::{LOSSLESS, Op};
 use super::session::{Runs, Session};
 use super::veth;
 use path::{Counts, Path};
-use plan::{Cell, Recovery, Scheme};
+use plan::{Cell, Recovery, Sender};
 
 pub(super) use plan::Plan;
 
@@ -97,20 +97,18 @@ struct Outcome {
 
 impl Cell {
     fn measure(self, session: &mut Session<'_>, path: &mut Path) -> anyhow::Result<Outcome> {
+        path.set_segmentation(self.scheme.is_segmented)?;
         // Discarded: packets of the measurement before that arrived after its count.
         path.take_counts()?;
-        let (gbit_per_sec, retransmitted_pkts) = match self.scheme {
-            Scheme::Roce { op, recovery } => {
+        let (gbit_per_sec, retransmitted_pkts) = match self.scheme.sender {
+            Sender::Roce { op, recovery } => {
                 let args = roce_args(op, recovery, session.perf.seconds());
                 let report = session.perf.run(path.ends(), session.cores, &args, &[])?;
                 let goodput = report.number("/results/0/bw_average_gbit_per_sec")?;
                 (goodput, report.number("/counters/retransmitted_pkts")?)
             }
-            Scheme::Tcp { congestion, is_segmented } => {
-                path.set_segmentation(is_segmented)?;
-                let tcp = iperf3::measure(path, session.cores, congestion, session.perf.seconds());
-                path.set_segmentation(false)?;
-                let tcp = tcp?;
+            Sender::Tcp { congestion } => {
+                let tcp = iperf3::measure(path, session.cores, congestion, session.perf.seconds())?;
                 (tcp.gbit_per_sec, tcp.retransmitted_pkts as f64)
             }
         };
@@ -120,10 +118,10 @@ impl Cell {
     }
 
     fn lost_pkts(self, counts: Counts) -> u64 {
-        match self.scheme {
+        match self.scheme.sender {
             // The client retransmits the request of a lost READ response.
-            Scheme::Roce { op: Op::Read, .. } => counts.lost(),
-            Scheme::Roce { .. } | Scheme::Tcp { .. } => counts.lost_to_server(),
+            Sender::Roce { op: Op::Read, .. } => counts.lost(),
+            Sender::Roce { .. } | Sender::Tcp { .. } => counts.lost_to_server(),
         }
     }
 

@@ -140,10 +140,12 @@ impl Path {
         Ok(())
     }
 
-    /// Sets TSO and GSO of all interfaces: if off, TCP sends packets of the MTU, otherwise segments of up to 64 KiB.
+    /// Sets segmentation offload of TCP and UDP of all interfaces: if off, each packet in the middle has the MTU at most,
+    /// otherwise TCP and `roce` send packets of up to 64 KiB.
     pub(super) fn set_segmentation(&self, is_on: bool) -> anyhow::Result<()> {
         let state = if is_on { "on" } else { "off" };
-        let of = |end| [ETHTOOL, "-K", end, "tso", state, "gso", state, "gro", "off"];
+        let udp = "tx-udp-segmentation";
+        let of = |end| [ETHTOOL, "-K", end, "tso", state, "gso", state, udp, state, "gro", "off"];
         run(&of("bench0"))?;
         self.in_middle(&of("in0"))?;
         self.in_middle(&of("in1"))?;

@@ -24,35 +24,33 @@ pub(super) const RECOVERIES: [Recovery; 3] = [
 pub(super) const TCP_SCHEMES: [&str; 2] = ["bbr", "cubic"];
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Scheme {
-    Roce {
-        op: Op,
-        recovery: Recovery,
-    },
-    /// `is_segmented`: TSO and GSO are on, so that a drop loses a segment of up to 64 KiB.
-    Tcp {
-        congestion: &'static str,
-        is_segmented: bool,
-    },
+pub(super) enum Sender {
+    Roce { op: Op, recovery: Recovery },
+    Tcp { congestion: &'static str },
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Scheme {
+    pub(super) sender: Sender,
+    /// Whether segmentation offload is on, so that a drop loses up to 64 KiB.
+    pub(super) is_segmented: bool,
 }
 
 impl Scheme {
     pub(super) fn name(self) -> String {
-        match self {
-            Scheme::Roce { op, recovery } => format!("{op}_{}", recovery.arg.replace('-', "_")),
-            Scheme::Tcp { congestion, is_segmented: false } => format!("tcp_{congestion}"),
-            Scheme::Tcp { congestion, is_segmented: true } => format!("tcp_{congestion}_segmented"),
-        }
+        let sender = match self.sender {
+            Sender::Roce { op, recovery } => format!("{op}_{}", recovery.arg.replace('-', "_")),
+            Sender::Tcp { congestion } => format!("tcp_{congestion}"),
+        };
+        sender + if self.is_segmented { "_segmented" } else { "" }
     }
 
     pub(super) fn text(self) -> String {
-        match self {
-            Scheme::Roce { op, recovery } => format!("{}, {}", op.to_string().to_uppercase(), recovery.text),
-            Scheme::Tcp { congestion, is_segmented } => {
-                let more = if is_segmented { ", TSO and GSO on" } else { "" };
-                format!("TCP {}{more}", congestion.to_uppercase())
-            }
-        }
+        let sender = match self.sender {
+            Sender::Roce { op, recovery } => format!("{}, {}", op.to_string().to_uppercase(), recovery.text),
+            Sender::Tcp { congestion } => format!("TCP {}", congestion.to_uppercase()),
+        };
+        sender + if self.is_segmented { ", segmented" } else { "" }
     }
 }
 
@@ -117,14 +115,17 @@ impl Plan {
     }
 
     pub(super) fn cells(&self, loss: Option<f64>) -> Vec<Cell> {
-        let ops = self.ops.iter();
-        let mut schemes: Vec<_> =
-            ops.flat_map(|&op| RECOVERIES.map(|recovery| Scheme::Roce { op, recovery })).collect();
-        schemes.extend(TCP_SCHEMES.map(|congestion| Scheme::Tcp { congestion, is_segmented: false }));
-        if loss.is_none() {
-            schemes.extend(TCP_SCHEMES.map(|congestion| Scheme::Tcp { congestion, is_segmented: true }));
-        }
-        schemes.into_iter().map(|scheme| Cell { scheme, loss }).collect()
+        let tcp = TCP_SCHEMES.map(|congestion| Sender::Tcp { congestion });
+        let roce = |recoveries: &[Recovery]| -> Vec<Sender> {
+            let of = |&op| recoveries.iter().map(move |&recovery| Sender::Roce { op, recovery });
+            self.ops.iter().flat_map(of).collect()
+        };
+        let schemes = |roce: Vec<Sender>, is_segmented| {
+            roce.into_iter().chain(tcp).map(move |sender| Scheme { sender, is_segmented })
+        };
+        let whole = schemes(roce(&[SELECTIVE_REPEAT]), true).filter(|_| loss.is_none());
+        let cell = |scheme| Cell { scheme, loss };
+        schemes(roce(&RECOVERIES), false).chain(whole).map(cell).collect()
     }
 
     pub(super) fn all_cells(&self) -> Vec<Cell> {
@@ -154,13 +155,15 @@ mod tests {
             "send_go_back_n_lossless",
             "tcp_bbr_lossless",
             "tcp_cubic_lossless",
+            "write_selective_repeat_segmented_lossless",
+            "send_selective_repeat_segmented_lossless",
             "tcp_bbr_segmented_lossless",
             "tcp_cubic_segmented_lossless",
         ];
         assert_eq!(names, expected);
-        assert_eq!(plan.all_cells().len(), 10 + 5 * 8);
+        assert_eq!(plan.all_cells().len(), 12 + 5 * 8);
         let plan = Plan::new(&[Op::Read, Op::Read], &[0.07]);
-        assert_eq!(plan.all_cells().len(), 7 + 5);
+        assert_eq!(plan.all_cells().len(), 8 + 5);
         assert_eq!(plan.cells(Some(0.07))[0].name(), "read_selective_repeat_0.07");
     }
 

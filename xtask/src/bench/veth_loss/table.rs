@@ -1,14 +1,14 @@
 //! The report as a table, which ends with a comparison of selective repeat with TCP.
 
-use super::plan::{Cell, Plan, SELECTIVE_REPEAT, Scheme, TCP_SCHEMES, loss_text};
+use super::plan::{Cell, Plan, SELECTIVE_REPEAT, Scheme, Sender, TCP_SCHEMES, loss_text};
 use crate::bench::figures::Figures;
 use crate::bench::loss::Op;
 use crate::stats::median;
 
 const NOTE: &str = "\
 64 KiB messages, one queue pair or TCP stream, MTU 4200 (path MTU 4096, MSS 4148), the same loss in each direction.
-TSO, GSO and GRO are off on the path unless a row says otherwise, so that a drop loses one packet of TCP as it does of
-RoCE. TCP leaves checksums to the interface, and has socket buffers of up to 64 MiB.
+Segmentation offload and GRO are off on the path, so that a drop loses one packet of the path MTU; it is on in
+rows with the word segmented. TCP leaves checksums to the interface, and has socket buffers of up to 64 MiB.
 ";
 
 pub(super) fn table(plan: &Plan, figures: &Figures, runs: u32) -> String {
@@ -32,15 +32,15 @@ pub(super) fn table(plan: &Plan, figures: &Figures, runs: u32) -> String {
 }
 
 fn line([loss, scheme, goodput, kept, again, lost]: [&str; 6]) -> String {
-    format!("{loss:<8} {scheme:<26} {goodput:>8} {kept:>12} {again:>19} {lost:>9}\n")
+    format!("{loss:<8} {scheme:<35} {goodput:>8} {kept:>12} {again:>19} {lost:>9}\n")
 }
 
 /// Returns the losses at which WRITEs, SENDs or READs by selective repeat have more goodput than TCP by each scheme, and
 /// the goodput at the others.
 fn comparison(plan: &Plan, figures: &Figures, op: Op) -> String {
     let of = |scheme, loss| median(figures.of(&Cell { scheme, loss }.name()));
-    let tcp = |congestion| Scheme::Tcp { congestion, is_segmented: false };
-    let own = Scheme::Roce { op, recovery: SELECTIVE_REPEAT };
+    let tcp = |congestion| Scheme { sender: Sender::Tcp { congestion }, is_segmented: false };
+    let own = Scheme { sender: Sender::Roce { op, recovery: SELECTIVE_REPEAT }, is_segmented: false };
     let (mut compared, mut ahead, mut others) = (0, Vec::new(), String::new());
     for loss in plan.losses() {
         let text = loss_text(loss);
@@ -116,10 +116,10 @@ mod tests {
         figures.add("write_selective_repeat_0.01_lost", 1.01);
         figures.add_missing("tcp_bbr_0.05");
         let expected = [
-            "loss     median of 3                  Gb/sec  of lossless  retransmitted/lost      lost",
-            "no loss  WRITE, selective repeat       5.000            -                   -         -",
-            "1 %      WRITE, selective repeat       4.000        0.800               1.000   1.010 %",
-            "5 %      TCP BBR                           -            -                   -         -",
+            "loss     median of 3                           Gb/sec  of lossless  retransmitted/lost      lost",
+            "no loss  WRITE, selective repeat                5.000            -                   -         -",
+            "1 %      WRITE, selective repeat                4.000        0.800               1.000   1.010 %",
+            "5 %      TCP BBR                                    -            -                   -         -",
         ];
         assert_eq!(table(&plan, &figures, 3).lines().take(4).collect::<Vec<_>>(), expected);
     }
