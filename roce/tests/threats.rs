@@ -84,10 +84,10 @@ fn the_page_says_what_an_attack_costs() {
     let rows = [
         ("WRITE, executed on arrival", [qpn, port, exact, key]),
         ("WRITE, buffered by improved go-back-N", [qpn, port, improved, key]),
-        ("WRITE, buffered by selective repeat of 4,096 PSNs", [qpn, port, selective, key]),
+        ("WRITE, buffered by selective repeat with a window of 4,096 PSNs", [qpn, port, selective, key]),
         ("SEND, executed on arrival", [qpn, port, exact, None]),
         ("SEND, buffered by improved go-back-N", [qpn, port, improved, None]),
-        ("SEND, buffered by selective repeat of 4,096 PSNs", [qpn, port, selective, None]),
+        ("SEND, buffered by selective repeat with a window of 4,096 PSNs", [qpn, port, selective, None]),
         ("NAK or READ response to 256 packets in flight", [qpn, port, in_flight, None]),
         ("request with any PSN, to elicit a NAK or ACK", [qpn, port, None, None]),
         ("request with a CE mark, to elicit a CNP", [qpn, port, marked, None]),
@@ -96,7 +96,7 @@ fn the_page_says_what_an_attack_costs() {
         ("SEND, QPN and UDP source port known, go-back-N", [None, None, exact, None]),
         ("SEND, QPN and UDP source port known, improved go-back-N", [None, None, improved, None]),
         (
-            "SEND, QPN and UDP source port known, buffered by selective repeat of 4,096 PSNs",
+            "SEND, QPN and UDP source port known, buffered by selective repeat with a window of 4,096 PSNs",
             [None, None, selective, None],
         ),
         ("WRITE by the connected peer, rkey not known", [None, None, None, key]),
