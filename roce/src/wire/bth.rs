@@ -26,7 +26,7 @@ const UNIT_PKTS: u32 = 64;
 pub struct PrecedingReads(u8);
 
 impl PrecedingReads {
-    /// No PSN directly below belongs to a READ request, or the sender does not use the field.
+    /// The PSN directly below that of the READ request belongs to no READ request, or the sender does not set these bits.
     pub const NONE: PrecedingReads = PrecedingReads(0);
     /// The largest number of PSNs.
     pub(crate) const PKTS_MAX: u32 = UNIT_PKTS * (RESERVED - EXACT_MAX) as u32;
