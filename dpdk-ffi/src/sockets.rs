@@ -1,6 +1,7 @@
 //! The kernel's sockets behind the ports of kernel interfaces, whose drivers tell nobody their sockets.
 
 use std::fs;
+use std::io;
 use std::os::fd::{AsRawFd as _, BorrowedFd, RawFd};
 
 /// Returns the sockets of this process whose address family is `domain` and that are bound to an interface.
@@ -46,11 +47,23 @@ pub(crate) fn new_sockets<T>(domain: libc::c_int, make: impl FnOnce() -> T) -> (
 pub(crate) fn exchange_sent(fd: BorrowedFd<'_>) {
     // A frame that bypasses the queueing discipline is passed to no packet socket.
     for option in [libc::PACKET_QDISC_BYPASS, PACKET_IGNORE_OUTGOING] {
-        let off: libc::c_int = 0;
-        let len = size_of_val(&off) as libc::socklen_t;
-        // SAFETY: an integer and its size. Linux before 4.20 refuses `PACKET_IGNORE_OUTGOING`, and does not need it.
-        unsafe { libc::setsockopt(fd.as_raw_fd(), libc::SOL_PACKET, option, (&raw const off).cast(), len) };
+        // Linux before 4.20 refuses `PACKET_IGNORE_OUTGOING`, and does not need it.
+        let _ = set(fd, libc::SOL_PACKET, option, &0_i32);
     }
+}
+
+/// Sets an option of the socket `fd`.
+pub(crate) fn set<T>(
+    fd: BorrowedFd<'_>,
+    level: libc::c_int,
+    option: libc::c_int,
+    value: &T,
+) -> io::Result<()> {
+    let len = size_of_val(value) as libc::socklen_t;
+    // SAFETY: a value and its size; the kernel copies the program behind a `sock_fprog` meanwhile.
+    let ret =
+        unsafe { libc::setsockopt(fd.as_raw_fd(), level, option, std::ptr::from_ref(value).cast(), len) };
+    if ret < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
 }
 
 /// Option of packet sockets: receive no frames that the interface sends (linux/if_packet.h).

@@ -143,9 +143,9 @@ impl Queue {
 
     fn fill(&mut self, frames: &[*mut rte_mbuf]) {
         self.batch.clear();
+        let groups = self.segments_udp && !self.is_datagram_refused;
         let mut rest = frames;
         while !rest.is_empty() {
-            let groups = self.segments_udp && !self.is_datagram_refused;
             let count = if groups { group(rest.iter().map(data), self.mtu_bytes) } else { 1 };
             let (message, others) = rest.split_at(count.clamp(1, rest.len()));
             self.batch.push(message.iter().map(data));

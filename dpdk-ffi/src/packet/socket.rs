@@ -7,7 +7,7 @@ use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use super::ring::{Map, RING};
-use crate::sockets::PACKET_IGNORE_OUTGOING;
+use crate::sockets::{PACKET_IGNORE_OUTGOING, set};
 
 /// Bytes of frames that the kernel has not sent yet, at most: a queue of the interface may hold many datagrams.
 const SEND_BUFFER_BYTES: libc::c_int = 4 << 20;
@@ -45,18 +45,18 @@ impl Socket {
             filter: filter.as_ptr().cast_mut(),
         };
         let packet = libc::SOL_PACKET;
-        set(&fd, libc::SOL_SOCKET, libc::SO_ATTACH_FILTER, &program)?;
-        set(&fd, packet, libc::PACKET_VERSION, &(libc::tpacket_versions::TPACKET_V2 as libc::c_int))?;
-        set(&fd, packet, libc::PACKET_VNET_HDR, &1_i32)?;
-        set(&fd, packet, libc::PACKET_RX_RING, &RING)?;
+        set(fd.as_fd(), libc::SOL_SOCKET, libc::SO_ATTACH_FILTER, &program)?;
+        set(fd.as_fd(), packet, libc::PACKET_VERSION, &(libc::tpacket_versions::TPACKET_V2 as libc::c_int))?;
+        set(fd.as_fd(), packet, libc::PACKET_VNET_HDR, &1_i32)?;
+        set(fd.as_fd(), packet, libc::PACKET_RX_RING, &RING)?;
         // Linux before 4.20 has no such option; there `filter` must drop the frames that the interface sends.
-        let _ = set(&fd, packet, PACKET_IGNORE_OUTGOING, &1_i32);
+        let _ = set(fd.as_fd(), packet, PACKET_IGNORE_OUTGOING, &1_i32);
         if bypasses_qdisc {
-            set(&fd, packet, libc::PACKET_QDISC_BYPASS, &1_i32)?;
+            set(fd.as_fd(), packet, libc::PACKET_QDISC_BYPASS, &1_i32)?;
         }
         // The first needs CAP_NET_ADMIN; the second is limited by net.core.wmem_max.
-        set(&fd, libc::SOL_SOCKET, libc::SO_SNDBUFFORCE, &SEND_BUFFER_BYTES)
-            .or_else(|_| set(&fd, libc::SOL_SOCKET, libc::SO_SNDBUF, &SEND_BUFFER_BYTES))?;
+        set(fd.as_fd(), libc::SOL_SOCKET, libc::SO_SNDBUFFORCE, &SEND_BUFFER_BYTES)
+            .or_else(|_| set(fd.as_fd(), libc::SOL_SOCKET, libc::SO_SNDBUF, &SEND_BUFFER_BYTES))?;
         let map = Map::new(fd.as_fd())?;
         bind(&fd, interface)?;
         Ok((Self { fd, missed: AtomicU64::new(0) }, map))
@@ -69,7 +69,7 @@ impl Socket {
     /// Makes frames that the socket sends from now on go through the queueing discipline of the interface.
     pub(super) fn use_qdisc(&self) {
         // The kernel refuses this option for no socket of this kind.
-        let _ = set(&self.fd, libc::SOL_PACKET, libc::PACKET_QDISC_BYPASS, &0_i32);
+        let _ = set(self.fd(), libc::SOL_PACKET, libc::PACKET_QDISC_BYPASS, &0_i32);
     }
 
     /// Returns the number of frames that found no room in the receive ring.
@@ -113,14 +113,6 @@ fn bind(fd: &OwnedFd, interface: &CStr) -> io::Result<()> {
     let len = size_of_val(&address) as libc::socklen_t;
     // SAFETY: an address and its length.
     check(unsafe { libc::bind(fd.as_raw_fd(), (&raw const address).cast(), len) }).map(drop)
-}
-
-fn set<T>(fd: &OwnedFd, level: libc::c_int, option: libc::c_int, value: &T) -> io::Result<()> {
-    let len = size_of_val(value) as libc::socklen_t;
-    // SAFETY: a value and its size; the kernel copies the program behind a `sock_fprog` meanwhile.
-    let ret =
-        unsafe { libc::setsockopt(fd.as_raw_fd(), level, option, std::ptr::from_ref(value).cast(), len) };
-    check(ret).map(drop)
 }
 
 fn check(ret: libc::c_int) -> io::Result<libc::c_int> {

@@ -67,9 +67,7 @@ pub(super) fn packet_socket() {
     let flows = [(1, 60, 60, 1), (2, 100, 100, 1), (64, 100, 40, 1), (15, 4124, 16, 1), (32, 4124, 4124, 3)];
     for (count, payload_bytes, last_bytes, datagrams) in flows {
         let frames = flow(count, payload_bytes, last_bytes);
-        let before = tx_packets("dpdkffi0");
-        transfer(&mut near, &mut far, &frames);
-        assert_eq!(tx_packets("dpdkffi0") - before, datagrams, "{count} frames of {payload_bytes}");
+        transfer_as(&mut near, &mut far, &frames, datagrams);
     }
     let frames = flow(20, 1000, 1000);
     received_piecemeal(&mut near, &mut far, &frames);
@@ -77,27 +75,21 @@ pub(super) fn packet_socket() {
     overrun(&mut near, &mut far, &frames);
     for (mtu_bytes, packets) in [(1027, 20), (1028, 1)] {
         near.queue.set_mtu_bytes(mtu_bytes);
-        let before = tx_packets("dpdkffi0");
-        transfer(&mut near, &mut far, &frames);
-        assert_eq!(tx_packets("dpdkffi0") - before, packets, "an MTU of {mtu_bytes}");
+        transfer_as(&mut near, &mut far, &frames, packets);
     }
     peer_goes_down(&mut near, &mut far, &frames);
     // The kernel divides the datagram, as for a device without UDP segmentation offload, and no longer bypasses the
     // queueing discipline.
     ip("link set dpdkffi0 gso_max_size 2000");
     for _ in 0..3 {
-        let before = tx_packets("dpdkffi0");
-        transfer(&mut near, &mut far, &frames);
-        assert_eq!(tx_packets("dpdkffi0") - before, 20);
+        transfer_as(&mut near, &mut far, &frames, 20);
     }
     link_goes_down(&mut near, &mut far, &frames);
     drop(near);
     let mut near = open_packet(eal, 0, 8192, &["qdisc_bypass=0".to_owned()]);
     for (max_bytes, packets) in [(2000, 20), (65536, 1)] {
         ip(&format!("link set dpdkffi0 gso_max_size {max_bytes}"));
-        let before = tx_packets("dpdkffi0");
-        transfer(&mut near, &mut far, &frames);
-        assert_eq!(tx_packets("dpdkffi0") - before, packets);
+        transfer_as(&mut near, &mut far, &frames, packets);
     }
 }
 
@@ -165,6 +157,14 @@ fn receive_all(port: &mut Open, count: usize, burst: usize) -> Vec<Vec<u8>> {
 fn transfer(near: &mut Open, far: &mut Open, frames: &[Vec<u8>]) {
     send_all(near, frames);
     assert!(receive_all(far, frames.len(), 64) == frames, "the frames changed on their way");
+}
+
+/// Sends `frames` as [`transfer`] does, and checks that the interface sends `packets` packets.
+#[track_caller]
+fn transfer_as(near: &mut Open, far: &mut Open, frames: &[Vec<u8>], packets: u64) {
+    let before = tx_packets("dpdkffi0");
+    transfer(near, far, frames);
+    assert_eq!(tx_packets("dpdkffi0") - before, packets, "{} frames of {}", frames.len(), frames[0].len());
 }
 
 /// Receives fewer frames at a time than a datagram has, and while the pool is exhausted.
