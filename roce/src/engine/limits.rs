@@ -7,8 +7,10 @@ use crate::recovery::responder::DUPLICATE_READS_MAX;
 use crate::recovery::selective_repeat::WINDOW_PKTS_MAX;
 use crate::wire::SackEth;
 
-/// Largest number of frames received from the port in one poll.
-pub const RX_BURST_FRAMES: usize = 32;
+/// Largest number of frames received from the port in one poll. Equal to `TX_BUDGET_PKTS`, because otherwise a
+/// poll could send more packets than it receives, and of two engines that send to each other each would fill the
+/// other's receive queue.
+pub const RX_BURST_FRAMES: usize = 64;
 
 /// Largest number of packets sent in one poll; CNPs, ARP, neighbour discovery and ICMP frames are not counted.
 pub const TX_BUDGET_PKTS: u32 = 64;
@@ -138,6 +140,7 @@ impl Default for DeviceLimits {
 }
 
 const _: () = assert!(TX_QUANTUM_PKTS <= TX_BUDGET_PKTS);
+const _: () = assert!(RX_BURST_FRAMES == TX_BUDGET_PKTS as usize);
 // If 32 queue pairs lose packets at the same time, each can buffer `DEFAULT_WINDOW_PKTS` packets of the largest path
 // MTU.
 const _: () = assert!(REORDER_BYTES >= 32 * DEFAULT_WINDOW_PKTS as usize * REORDER_REQUEST_BYTES);
