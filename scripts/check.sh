@@ -198,6 +198,16 @@ may_quota() {
     return "$result"
 }
 
+# may_tcx: whether an eBPF program can be attached to the hook tcx of an interface here.
+may_tcx() {
+    local capabilities ids
+    capabilities=$(awk '/^CapEff/ { print $2 }' /proc/self/status)
+    ids=$(awk 'END { print $3 }' /proc/self/uid_map)
+    # CAP_NET_ADMIN and CAP_BPF, and not only in a user namespace.
+    ((0x$capabilities >> 12 & 0x$capabilities >> 39 & 1)) && [ "$ids" = 4294967295 ] &&
+        printf '6.6\n%s\n' "$(uname -r)" | sort --version-sort --check=quiet
+}
+
 # Sets `skips` to the options that leave out the tests whose rights are missing here, and names these tests as not run.
 find_skips() {
     skips=()
@@ -208,6 +218,10 @@ find_skips() {
     may_quota || {
         skips+=(--skip the_stops_of_a_cpu_quota)
         not_run+=("test ..the_stops_of_a_cpu_quota: needs a writable cgroup controller cpu")
+    }
+    may_tcx || {
+        skips+=(--skip early_drop_takes_roce_packets)
+        not_run+=("test early_drop_takes_roce_packets..: needs Linux 6.6, CAP_BPF and CAP_NET_ADMIN")
     }
     [ -c /dev/fuse ] || {
         skips+=(--skip ports::counters::)

@@ -42,6 +42,7 @@ const UNSAFE: &[&str] = &[
     // Processes that fork, which the standard library does not offer.
     "tests/src/bin/roce-fork.rs",
     "tests/src/bin/roce-threads.rs",
+    "verbs/src/kernel/bpf.rs",
     "verbs/src/memory/populate.rs",
     "verbs/src/memory/signals.rs",
     "verbs/src/slice.rs",

@@ -635,7 +635,7 @@ impl Shared {
         let mtu_bytes = interface_mtu_bytes(&self.port, interface).unwrap_or(interface.mtu_bytes);
         self.control().set_interface(interface);
         if let Some(mut kernel) = self.kernel() {
-            kernel.neighbours.set_name(&interface.name);
+            kernel.set_interface(interface);
         }
         let mut driven = self.inspect();
         let is_other_mac = driven.engine.port().caps().mac != interface.mac;

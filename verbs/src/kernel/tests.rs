@@ -40,13 +40,19 @@ const SET_UP: &str = "
 
 /// Runs `body`, the code of the test `name`, in a child process of the test program, as root of new namespaces.
 fn in_namespace(name: &str, body: impl FnOnce()) {
+    in_namespaces(&["--user", "--map-root-user", "--net", "--mount"], name, body);
+}
+
+/// As [`in_namespace`], with namespaces that the options `kinds` of unshare name.
+fn in_namespaces(kinds: &[&str], name: &str, body: impl FnOnce()) {
     if std::env::var_os(INSIDE).is_some() {
         shell(SET_UP);
         return body();
     }
     let (_, module) = module_path!().split_once("::").unwrap();
     let output = Command::new("unshare")
-        .args(["--user", "--map-root-user", "--net", "--mount", "--"])
+        .args(kinds)
+        .arg("--")
         .arg(std::env::current_exe().unwrap())
         .args(["--exact", &format!("{module}::{name}"), "--nocapture"])
         .env(INSIDE, "1")
@@ -212,6 +218,66 @@ fn the_kernel_finds_neighbours_when_asked() {
         // The neighbour entry of the interface v0 does not apply to the interface d1.
         let mut others = KernelNeighbours::open(&Interface::read("d1").unwrap()).unwrap();
         assert_ne!(others.resolve(ip("10.9.0.78")).unwrap(), Resolution::Known(PEER_MAC));
+    });
+}
+
+/// Sends a datagram from `peer` to each of `destinations`, `ADDRESS/PORT`; this is also its text. Returns the texts that
+/// `sockets` receive, until the text of the last destination, which must be that of the last socket.
+fn received_of(sockets: &[UdpSocket; 2], destinations: &[&str]) -> Vec<String> {
+    for text in destinations {
+        let script = format!("echo -n {text} >/dev/udp/{text}");
+        let status = Command::new("ip").args(["netns", "exec", "peer", "bash", "-c", &script]).status();
+        assert!(status.unwrap().success(), "{script}");
+    }
+    let mut received = Vec::new();
+    while received.last().map(String::as_str) != destinations.last().copied() {
+        received.push(wait_for("the datagram sent last", || {
+            let mut bytes = [0; 100];
+            let len = sockets.iter().find_map(|socket| socket.recv(&mut bytes).ok())?;
+            Some(String::from_utf8_lossy(&bytes[..len]).into_owned())
+        }));
+    }
+    received
+}
+
+/// Not in a user namespace: there, the kernel loads no program for tcx.
+#[test]
+fn early_drop_takes_roce_packets_to_the_interface_only() {
+    let name = "early_drop_takes_roce_packets_to_the_interface_only";
+    in_namespaces(&["--net", "--mount"], name, || {
+        shell(
+            "ip link set lo up; ip address add 10.7.0.1/32 dev lo; ip address delete 10.8.0.1/16 dev v0
+             ip link add link v0 name m0 address 02:00:00:00:00:0c type macvlan mode bridge; ip link set m0 up
+             ip address add 10.8.0.1/32 dev m0; ip -n peer route add default via 10.9.0.1
+             for conf in all v0 m0; do echo 0 >/proc/sys/net/ipv4/conf/$conf/rp_filter; done",
+        );
+        let sockets = [4792, 4791].map(|port| UdpSocket::bind(("::", port)).unwrap());
+        sockets.iter().for_each(|socket| socket.set_nonblocking(true).unwrap());
+        let early_drop = EarlyDrop::attach(&v0()).expect("Linux 6.6, CAP_BPF and CAP_NET_ADMIN");
+
+        // Dropped: to two addresses of v0. Not dropped: another UDP port, addresses of other
+        // interfaces.
+        let received = received_of(
+            &sockets,
+            &["10.9.0.1/4791", "2001:db8::1/4791", "10.9.0.1/4792", "10.8.0.1/4791", "10.7.0.1/4791"],
+        );
+        assert_eq!(received, ["10.9.0.1/4792", "10.8.0.1/4791", "10.7.0.1/4791"]);
+
+        // Not dropped: the MAC of another interface.
+        shell("ip -n peer neighbour replace 10.9.0.1 lladdr 02:00:00:00:00:0c dev v1 nud permanent");
+        assert_eq!(received_of(&sockets, &["10.9.0.1/4791"]), ["10.9.0.1/4791"]);
+        shell("ip -n peer neighbour replace 10.9.0.1 lladdr 02:00:00:00:00:0a dev v1 nud permanent");
+
+        shell(
+            "ip address add 10.9.0.7/24 dev v0; ip address delete 2001:db8::1/64 dev v0
+               ip address add 2001:db8::1/128 dev lo",
+        );
+        assert_eq!(received_of(&sockets, &["10.9.0.7/4791", "10.7.0.1/4791"]).len(), 2);
+        early_drop.set_addresses(&v0()).unwrap();
+        let received = received_of(&sockets, &["10.9.0.7/4791", "10.9.0.1/4791", "2001:db8::1/4791"]);
+        assert_eq!(received, ["2001:db8::1/4791"]);
+        drop(early_drop);
+        assert_eq!(received_of(&sockets, &["10.9.0.1/4791"]), ["10.9.0.1/4791"]);
     });
 }
 

@@ -25,7 +25,7 @@ use super::spec::{PortKind, PortSpec};
 use super::vdev::vdev_name;
 use crate::error::OpenError;
 use crate::kernel::{
-    Interface, InterfaceWatch, KernelError, KernelNeighbours, Lease, PortGuard, roce_filter,
+    EarlyDrop, Interface, InterfaceWatch, KernelError, KernelNeighbours, Lease, PortGuard, roce_filter,
 };
 use crate::stale;
 
@@ -49,12 +49,39 @@ const fn pool_mbufs(queues: u16, descriptors: u16) -> u32 {
     2 * queues as u32 * descriptors as u32 + MBUFS_BESIDE_RINGS + RX_BURST_FRAMES as u32
 }
 
-/// Handles of a shared port: the kernel's routes and neighbours, and the sockets bound to UDP port 4791 (`PortGuard`).
+/// Handles of a shared port: the kernel's routes and neighbours, the sockets bound to UDP port 4791 (`PortGuard`), and
+/// the program that drops RoCE packets before these sockets (`EarlyDrop`).
 pub struct SharedInterface {
     /// The kernel's routes and neighbours.
     pub neighbours: KernelNeighbours,
     /// While this `PortGuard` exists, the kernel does not answer packets to UDP port 4791 with ICMP port unreachable.
     _guard: PortGuard,
+    /// `None` if the kernel or the privileges of the process do not permit the program.
+    early_drop: Option<EarlyDrop>,
+}
+
+impl SharedInterface {
+    fn open(interface: &Interface) -> Result<Self, KernelError> {
+        let guard = PortGuard::hold(interface)?;
+        let neighbours = KernelNeighbours::open(interface)?;
+        let early_drop = EarlyDrop::attach(interface)
+            .inspect_err(|error| {
+                tracing::debug!(interface = interface.name, %error, "the kernel's IP drops RoCE packets");
+            })
+            .ok();
+        Ok(SharedInterface { neighbours, _guard: guard, early_drop })
+    }
+
+    /// Applies the configuration of the interface: its name and its addresses.
+    pub(crate) fn set_interface(&mut self, interface: &Interface) {
+        self.neighbours.set_name(&interface.name);
+        let replaced = self.early_drop.as_ref().map_or(Ok(()), |drop| drop.set_addresses(interface));
+        if let Err(error) = replaced {
+            // Another host may have a removed address now, and this host may be the router to that host.
+            self.early_drop = None;
+            tracing::debug!(interface = interface.name, %error, "the kernel's IP drops RoCE packets");
+        }
+    }
 }
 
 /// Result of [`open`]: an open port, and its configuration.
@@ -126,10 +153,7 @@ fn open_kernel_interface(eal: Eal, spec: &PortSpec, qpn_prefix: QpnPrefix) -> Re
     let neighbour = interface_neighbour(spec.kind, interface);
     let shared = match neighbour.mode {
         Mode::Dedicated => None,
-        Mode::Shared => {
-            let guard = PortGuard::hold(interface)?;
-            Some(SharedInterface { neighbours: KernelNeighbours::open(interface)?, _guard: guard })
-        }
+        Mode::Shared => Some(SharedInterface::open(interface)?),
     };
     Ok(Opened { port, control, neighbour, shared, interface: Some(watch), lease: Some(lease) })
 }
