@@ -1,7 +1,7 @@
 //! Tests of shared ports. Each test has a network namespace of its own, and a namespace `peer` at the other end of a
 //! veth pair.
 
-use std::net::{IpAddr, UdpSocket};
+use std::net::{IpAddr, TcpListener, UdpSocket};
 use std::process::Command;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
@@ -224,11 +224,7 @@ fn the_kernel_finds_neighbours_when_asked() {
 /// Sends a datagram from `peer` to each of `destinations`, `ADDRESS/PORT`; this is also its text. Returns the texts that
 /// `sockets` receive, until the text of the last destination, which must be that of the last socket.
 fn received_of(sockets: &[UdpSocket; 2], destinations: &[&str]) -> Vec<String> {
-    for text in destinations {
-        let script = format!("echo -n {text} >/dev/udp/{text}");
-        let status = Command::new("ip").args(["netns", "exec", "peer", "bash", "-c", &script]).status();
-        assert!(status.unwrap().success(), "{script}");
-    }
+    destinations.iter().for_each(|text| in_peer(&format!("echo -n {text} >/dev/udp/{text}")));
     let mut received = Vec::new();
     while received.last().map(String::as_str) != destinations.last().copied() {
         received.push(wait_for("the datagram sent last", || {
@@ -238,6 +234,13 @@ fn received_of(sockets: &[UdpSocket; 2], destinations: &[&str]) -> Vec<String> {
         }));
     }
     received
+}
+
+/// Runs a script of bash, whose files /dev/tcp and /dev/udp are sockets, in `peer`.
+fn in_peer(script: &str) {
+    let status =
+        Command::new("ip").args(["netns", "exec", "peer", "timeout", "10", "bash", "-c", script]).status();
+    assert!(status.unwrap().success(), "{script}");
 }
 
 /// Not in a user namespace: there, the kernel loads no program for tcx.
@@ -255,13 +258,19 @@ fn early_drop_takes_roce_packets_to_the_interface_only() {
         sockets.iter().for_each(|socket| socket.set_nonblocking(true).unwrap());
         let early_drop = EarlyDrop::attach(&v0()).expect("Linux 6.6, CAP_BPF and CAP_NET_ADMIN");
 
-        // Dropped: to two addresses of v0. Not dropped: another UDP port, addresses of other
-        // interfaces.
+        // Dropped: to two addresses of v0. Not dropped: another UDP port, and addresses of other interfaces.
         let received = received_of(
             &sockets,
             &["10.9.0.1/4791", "2001:db8::1/4791", "10.9.0.1/4792", "10.8.0.1/4791", "10.7.0.1/4791"],
         );
         assert_eq!(received, ["10.9.0.1/4792", "10.8.0.1/4791", "10.7.0.1/4791"]);
+
+        // Not dropped: TCP, and fragments.
+        let _listener = TcpListener::bind("10.9.0.1:4791").unwrap();
+        in_peer("true >/dev/tcp/10.9.0.1/4791");
+        in_peer("ip link set v1 mtu 1500; printf %3000s . >/dev/udp/10.9.0.1/4791");
+        let len = wait_for("a datagram in fragments", || sockets[1].recv(&mut [0; 4000]).ok());
+        assert_eq!(len, 3000);
 
         // Not dropped: the MAC of another interface.
         shell("ip -n peer neighbour replace 10.9.0.1 lladdr 02:00:00:00:00:0c dev v1 nud permanent");
