@@ -161,7 +161,8 @@ fn nothing_is_allocated_while_congestion_is_controlled() {
             let mut flow = Flow::new(ports(), kind, 64 << 10);
             flow.reconnect(congestion);
             flow.run(WARM_MESSAGES);
-            let allocations = flow.run(MESSAGES);
+            // Long enough for 100 CNPs, of which a queue pair sends one in 4 us at most.
+            let allocations = flow.run(4 * MESSAGES);
             assert_eq!(allocations, Allocations::default(), "{congestion}, {kind:?}");
             let [a, b] = [&flow.a, &flow.b].map(|end| end.engine.counters());
             assert!(a.np_cnp_sent + b.np_cnp_sent > 100, "{congestion}, {kind:?}: marks are answered");
