@@ -10,7 +10,8 @@ pub(crate) const ETHERTYPE_VLAN: u16 = 0x8100;
 /// EtherType of the outer tag of 802.1ad (QinQ).
 pub(crate) const ETHERTYPE_QINQ: u16 = 0x88A8;
 
-pub(crate) const VLAN_ID_MASK: u16 = 0xFFF;
+/// Bits of the VLAN ID in the tag control information of an 802.1Q tag.
+pub const VLAN_ID_MASK: u16 = 0xFFF;
 
 /// Ethernet II header, 14 bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

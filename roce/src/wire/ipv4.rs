@@ -3,10 +3,10 @@
 /// IP protocol number of UDP, also the IPv6 next-header value.
 pub const PROTOCOL_UDP: u8 = 17;
 /// First byte of an IPv4 header without options: version 4, header length 5 words.
-pub(crate) const VERSION_IHL: u8 = 0x45;
+pub const VERSION_IHL: u8 = 0x45;
 pub(crate) const DONT_FRAGMENT: u16 = 0x4000;
 /// The bits of `flags_fragment` that are 0 in an unfragmented IP packet: "more fragments" and the fragment offset.
-pub(crate) const FRAGMENT_BITS: u16 = 0x3FFF;
+pub const FRAGMENT_BITS: u16 = 0x3FFF;
 
 /// IPv4 header, 20 bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

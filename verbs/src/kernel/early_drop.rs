@@ -11,11 +11,18 @@ use std::io;
 use std::net::IpAddr;
 use std::os::fd::{AsFd, OwnedFd};
 
+use roce::wire::eth::{ETHERTYPE_IPV4, ETHERTYPE_IPV6, EthHeader, VLAN_ID_MASK};
+use roce::wire::ipv4::{FRAGMENT_BITS, Ipv4Header, PROTOCOL_UDP, VERSION_IHL};
+use roce::wire::ipv6::Ipv6Header;
+use roce::wire::udp::UdpHeader;
+
 use super::Interface;
 use super::bpf::{self, Instruction};
+use super::filter::{PACKET_HOST, UDP_DESTINATION};
 use super::guard::ROCE_UDP_PORT;
 
-/// Largest number of addresses of a program, so that each jump fits into 16 bits. Packets to further addresses are dropped by the guard's socket.
+/// Largest number of addresses of a program, so that each jump fits into 16 bits. Packets to further addresses are
+/// dropped by the guard's socket.
 const ADDRESSES_MAX: usize = 64;
 
 /// Name of the program in the output of `bpftool`.
@@ -55,24 +62,11 @@ const VLAN_TAG: i16 = 24;
 const DATA: i16 = 76;
 const DATA_END: i16 = 80;
 
-/// Value of `PACKET_TYPE` for frames to the interface's own MAC (linux/if_packet.h).
-const PACKET_HOST: i32 = 0;
-const VLAN_ID_MASK: i32 = 0xFFF;
-const ETHERTYPE_IPV4: u16 = 0x0800;
-const ETHERTYPE_IPV6: u16 = 0x86DD;
-/// First byte of an IPv4 header without options.
-const IPV4_WITHOUT_OPTIONS: i32 = 0x45;
-/// Bits of the IPv4 header: more fragments, and fragment offset.
-const FRAGMENT: u16 = 0x3FFF;
-const UDP: i32 = 17;
-
 // Offsets in a frame, in bytes.
-const ETHERTYPE: i16 = 12;
-const IP: i16 = 14;
-const IPV4_BYTES: i16 = 20;
-const IPV6_BYTES: i16 = 40;
-const UDP_BYTES: i16 = 8;
-const UDP_DESTINATION: i16 = 2;
+const IP: i16 = EthHeader::LEN as i16;
+const ETHERTYPE: i16 = IP - 2;
+const UDP_OVER_IPV4: i16 = IP + Ipv4Header::LEN as i16;
+const UDP_OVER_IPV6: i16 = IP + Ipv6Header::LEN as i16;
 
 // Values that a program returns (linux/bpf.h): the next program decides; the packet is dropped.
 const TCX_NEXT: i32 = -1;
@@ -92,7 +86,7 @@ impl EarlyDrop {
     /// # Errors
     /// The error of bpf(2): EPERM without the capabilities, EINVAL without tcx.
     pub(crate) fn attach(interface: &Interface) -> io::Result<Self> {
-        let program = bpf::load(NAME, &program(&interface.ips()))?;
+        let program = load(interface)?;
         Ok(EarlyDrop { link: bpf::attach(program.as_fd(), interface.index)? })
     }
 
@@ -101,9 +95,14 @@ impl EarlyDrop {
     /// # Errors
     /// The error of bpf(2); then the program still has the previous addresses.
     pub(crate) fn set_addresses(&self, interface: &Interface) -> io::Result<()> {
-        let program = bpf::load(NAME, &program(&interface.ips()))?;
-        bpf::replace(self.link.as_fd(), program.as_fd())
+        bpf::replace(self.link.as_fd(), load(interface)?.as_fd())
     }
+}
+
+/// Loads the program for the addresses of `interface`.
+fn load(interface: &Interface) -> io::Result<OwnedFd> {
+    let addresses: Vec<IpAddr> = interface.addresses.iter().map(|(address, _)| *address).collect();
+    bpf::load(NAME, &program(&addresses))
 }
 
 /// Places of a program to which an instruction jumps.
@@ -134,34 +133,37 @@ impl Builder {
         self.push(opcode, VALUE, base, offset, 0);
     }
 
+    /// Jumps if a comparison of two registers, or of a register with `immediate`, is true.
+    fn jump_if(&mut self, opcode: u8, registers: (u8, u8), immediate: i32, to: Label) {
+        self.jumps.push((self.program.len(), to));
+        self.push(opcode, registers.0, registers.1, 0, immediate);
+    }
+
     /// Jumps if a comparison of `VALUE` with `immediate` is true.
     fn jump(&mut self, opcode: u8, immediate: i32, to: Label) {
-        self.jumps.push((self.program.len(), to));
-        self.push(opcode, VALUE, 0, 0, immediate);
+        self.jump_if(opcode, (VALUE, 0), immediate, to);
     }
 
     fn jump_always(&mut self, to: Label) {
-        self.jumps.push((self.program.len(), to));
-        self.push(JUMP_ALWAYS, 0, 0, 0, 0);
+        self.jump_if(JUMP_ALWAYS, (0, 0), 0, to);
     }
 
     fn label(&mut self, label: Label) {
         self.labels.push((label, self.program.len()));
     }
 
-    /// Jumps to `Label::Pass` if the frame is shorter than `bytes`.
-    fn require_bytes(&mut self, bytes: i16) {
+    /// Jumps to `Label::Pass` if the frame ends before the end of the UDP header at `udp`.
+    fn require_udp_header(&mut self, udp: i16) {
         self.push(MOVE_REGISTER, VALUE, FRAME, 0, 0);
-        self.push(ADD, VALUE, 0, 0, bytes.into());
-        self.jumps.push((self.program.len(), Label::Pass));
-        self.push(JUMP_ABOVE_REGISTER, VALUE, FRAME_END, 0, 0);
+        self.push(ADD, VALUE, 0, 0, i32::from(udp) + UdpHeader::LEN as i32);
+        self.jump_if(JUMP_ABOVE_REGISTER, (VALUE, FRAME_END), 0, Label::Pass);
     }
 
     /// Jumps to `Label::Pass` unless the protocol at `protocol` is UDP and the UDP header at `udp` has the port of RoCE.
     fn require_roce(&mut self, protocol: i16, udp: i16) {
         self.load(LOAD_BYTE, FRAME, protocol);
-        self.jump(JUMP_NOT_EQUAL, UDP, Label::Pass);
-        self.load(LOAD_HALF, FRAME, udp + UDP_DESTINATION);
+        self.jump(JUMP_NOT_EQUAL, PROTOCOL_UDP.into(), Label::Pass);
+        self.load(LOAD_HALF, FRAME, udp + UDP_DESTINATION as i16);
         self.jump(JUMP_NOT_EQUAL, wire_order(ROCE_UDP_PORT), Label::Pass);
     }
 
@@ -194,20 +196,20 @@ fn program(addresses: &[IpAddr]) -> Vec<Instruction> {
     code.push(LOAD_WORD, FRAME, CONTEXT, DATA, 0);
     code.push(LOAD_WORD, FRAME_END, CONTEXT, DATA_END, 0);
     code.load(LOAD_WORD, CONTEXT, PACKET_TYPE);
-    code.jump(JUMP_NOT_EQUAL, PACKET_HOST, Label::Pass);
+    code.jump(JUMP_NOT_EQUAL, PACKET_HOST.cast_signed(), Label::Pass);
     // The kernel has moved the tag from the frame into the metadata.
     code.load(LOAD_WORD, CONTEXT, VLAN_TAG);
-    code.push(AND, VALUE, 0, 0, VLAN_ID_MASK);
+    code.push(AND, VALUE, 0, 0, VLAN_ID_MASK.into());
     code.jump(JUMP_NOT_EQUAL, 0, Label::Pass);
-    code.require_bytes(IP + IPV4_BYTES + UDP_BYTES);
+    code.require_udp_header(UDP_OVER_IPV4);
     code.load(LOAD_HALF, FRAME, ETHERTYPE);
     code.jump(JUMP_EQUAL_WORD, wire_order(ETHERTYPE_IPV6), Label::Ipv6);
     code.jump(JUMP_NOT_EQUAL, wire_order(ETHERTYPE_IPV4), Label::Pass);
     code.load(LOAD_BYTE, FRAME, IP);
-    code.jump(JUMP_NOT_EQUAL, IPV4_WITHOUT_OPTIONS, Label::Pass);
+    code.jump(JUMP_NOT_EQUAL, VERSION_IHL.into(), Label::Pass);
     code.load(LOAD_HALF, FRAME, IP + 6);
-    code.jump(JUMP_ANY_BIT, wire_order(FRAGMENT), Label::Pass);
-    code.require_roce(IP + 9, IP + IPV4_BYTES);
+    code.jump(JUMP_ANY_BIT, wire_order(FRAGMENT_BITS), Label::Pass);
+    code.require_roce(IP + 9, UDP_OVER_IPV4);
     code.load(LOAD_WORD, FRAME, IP + 16);
     for address in addresses.iter().filter_map(|address| match address {
         IpAddr::V4(address) => Some(address.octets()),
@@ -217,8 +219,8 @@ fn program(addresses: &[IpAddr]) -> Vec<Instruction> {
     }
     code.jump_always(Label::Pass);
     code.label(Label::Ipv6);
-    code.require_bytes(IP + IPV6_BYTES + UDP_BYTES);
-    code.require_roce(IP + 6, IP + IPV6_BYTES);
+    code.require_udp_header(UDP_OVER_IPV6);
+    code.require_roce(IP + 6, UDP_OVER_IPV6);
     code.load(LOAD_DOUBLE, FRAME, IP + 24);
     code.push(LOAD_DOUBLE, LOW_VALUE, FRAME, IP + 32, 0);
     for address in addresses.iter().filter_map(|address| match address {
@@ -246,6 +248,5 @@ fn compare_ipv6(code: &mut Builder, address: [u8; 16]) {
     code.push(JUMP_NOT_EQUAL_REGISTER, VALUE, RESULT, 3, 0);
     code.push(LOAD_IMMEDIATE_DOUBLE, RESULT, 0, 0, c);
     code.push(0, 0, 0, 0, d);
-    code.jumps.push((code.program.len(), Label::Drop));
-    code.push(JUMP_EQUAL_HALVES, LOW_VALUE, RESULT, 0, 0);
+    code.jump_if(JUMP_EQUAL_HALVES, (LOW_VALUE, RESULT), 0, Label::Drop);
 }

@@ -3,6 +3,9 @@
 use libc::sock_filter;
 use roce::engine::QpnPrefix;
 use roce::id::Mac;
+use roce::wire::eth::{ETHERTYPE_IPV4, ETHERTYPE_IPV6, EthHeader, VLAN_ID_MASK};
+use roce::wire::ipv4::{FRAGMENT_BITS, PROTOCOL_UDP};
+use roce::wire::ipv6::Ipv6Header;
 
 use super::guard::ROCE_UDP_PORT;
 
@@ -27,23 +30,16 @@ const VLAN_TAG: u32 = ANCILLARY + 44;
 const VLAN_TAG_PRESENT: u32 = ANCILLARY + 48;
 
 /// Value of `PACKET_TYPE` for received frames to the interface's own MAC (linux/if_packet.h).
-const PACKET_HOST: u32 = 0;
+pub(super) const PACKET_HOST: u32 = 0;
 /// Value of `PACKET_TYPE` for frames that the interface sends.
 const PACKET_OUTGOING: u32 = 4;
-const VLAN_ID_MASK: u32 = 0xFFF;
-const ETHERTYPE_IPV4: u32 = 0x0800;
-const ETHERTYPE_IPV6: u32 = 0x86DD;
-const UDP: u32 = 17;
-/// Bits of the IPv4 header: more fragments, and fragment offset.
-const FRAGMENT: u32 = 0x3FFF;
-const ROCE: u32 = ROCE_UDP_PORT as u32;
 
-const ETHERNET_BYTES: u32 = 14;
+const ETHERNET_BYTES: u32 = EthHeader::LEN as u32;
 /// Offset of the source MAC in an Ethernet header, in bytes.
 const SOURCE_MAC: u32 = 6;
-const IPV6_BYTES: u32 = 40;
+const IPV6_BYTES: u32 = Ipv6Header::LEN as u32;
 /// Offset of the destination port in a UDP header, in bytes.
-const UDP_DESTINATION: u32 = 2;
+pub(super) const UDP_DESTINATION: u32 = 2;
 /// Offset, in bytes and counted from the first byte of the UDP header, of the high byte of the destination QPN.
 const DEST_QP: u32 = 8 + 5;
 
@@ -97,23 +93,23 @@ pub fn roce_filter(mac: Mac, prefix: QpnPrefix) -> [sock_filter; DROP as usize +
         instruction(LOAD_BYTE, VLAN_TAG_PRESENT),
         jump(12, JUMP_EQUAL, 0, 16, 13),
         instruction(LOAD_HALF, VLAN_TAG),
-        instruction(AND, VLAN_ID_MASK),
+        instruction(AND, VLAN_ID_MASK.into()),
         jump(15, JUMP_EQUAL, 0, 16, DROP),
         instruction(LOAD_HALF, ETHERNET_BYTES - 2),
-        jump(17, JUMP_EQUAL, ETHERTYPE_IPV6, 24, 18),
-        jump(18, JUMP_EQUAL, ETHERTYPE_IPV4, 19, DROP),
+        jump(17, JUMP_EQUAL, ETHERTYPE_IPV6.into(), 24, 18),
+        jump(18, JUMP_EQUAL, ETHERTYPE_IPV4.into(), 19, DROP),
         // IPv4: the protocol must be UDP, and the packet no fragment. The UDP header follows the IPv4 options.
         instruction(LOAD_HALF, ETHERNET_BYTES + 6),
-        jump(20, JUMP_ANY_BIT, FRAGMENT, DROP, 21),
+        jump(20, JUMP_ANY_BIT, FRAGMENT_BITS.into(), DROP, 21),
         instruction(SET_INDEX_TO_IP_HEADER_LEN, ETHERNET_BYTES),
         instruction(LOAD_BYTE, ETHERNET_BYTES + 9),
         instruction(JUMP_ALWAYS, 26 - 23 - 1),
         // IPv6: the next header must be UDP.
         instruction(SET_INDEX, IPV6_BYTES),
         instruction(LOAD_BYTE, ETHERNET_BYTES + 6),
-        jump(26, JUMP_EQUAL, UDP, UDP_HEADER, DROP),
+        jump(26, JUMP_EQUAL, PROTOCOL_UDP.into(), UDP_HEADER, DROP),
         instruction(LOAD_HALF_INDEXED, ETHERNET_BYTES + UDP_DESTINATION),
-        jump(28, JUMP_EQUAL, ROCE, 29, DROP),
+        jump(28, JUMP_EQUAL, ROCE_UDP_PORT.into(), 29, DROP),
         instruction(LOAD_BYTE_INDEXED, ETHERNET_BYTES + DEST_QP),
         instruction(AND, prefix_mask),
         jump(31, JUMP_EQUAL, prefix, ACCEPT, DROP),
@@ -168,8 +164,8 @@ mod tests {
         far.recv(&mut [0; 256]).is_ok()
     }
 
-    fn ethernet(from: Mac, to: Mac, ethertype: u32) -> Vec<u8> {
-        [&to.0[..], &from.0, &(ethertype as u16).to_be_bytes()].concat()
+    fn ethernet(from: Mac, to: Mac, ethertype: u16) -> Vec<u8> {
+        [&to.0[..], &from.0, &ethertype.to_be_bytes()].concat()
     }
 
     fn udp(port: u16, dest_qp: u32) -> Vec<u8> {

@@ -83,11 +83,6 @@ impl Interface {
         Ok(interface)
     }
 
-    /// Returns the addresses without prefix lengths.
-    pub(super) fn ips(&self) -> Vec<IpAddr> {
-        self.addresses.iter().map(|(ip, _)| *ip).collect()
-    }
-
     /// Fails with [`KernelError::Down`] if the interface is down.
     pub fn require_up(&self) -> Result<(), KernelError> {
         if self.is_up { Ok(()) } else { Err(KernelError::Down(self.name.clone())) }

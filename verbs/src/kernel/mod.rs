@@ -5,9 +5,8 @@
 //! ICMP echo. The device reads the configuration of the interface ([`Interface::read`]), and resolves neighbours
 //! through the kernel ([`KernelNeighbours::resolve`]). A guard prevents ICMP port unreachable messages of the kernel in
 //! response to RoCE packets ([`PortGuard::hold`]), and a program drops these packets before the kernel's IP processes
-//! them (`EarlyDrop`). Several processes may share the interface: each process leases QPNs
-//! of its own ([`Lease::any`]), and a filter ensures that the device receives only RoCE packets to the leased QPNs
-//! ([`roce_filter`]).
+//! them (`EarlyDrop`). Several processes may share the interface: each process leases QPNs of its own ([`Lease::any`]),
+//! and a filter ensures that the device receives only RoCE packets to the leased QPNs ([`roce_filter`]).
 //!
 //! This module is control plane: its functions allocate memory and make system calls.
 

@@ -1,5 +1,6 @@
 //! Opening a port by its name.
 
+use std::io;
 use std::path::Path;
 
 use dpdk_ffi::{
@@ -64,24 +65,28 @@ impl SharedInterface {
     fn open(interface: &Interface) -> Result<Self, KernelError> {
         let guard = PortGuard::hold(interface)?;
         let neighbours = KernelNeighbours::open(interface)?;
-        let early_drop = EarlyDrop::attach(interface)
-            .inspect_err(|error| {
-                tracing::debug!(interface = interface.name, %error, "the kernel's IP drops RoCE packets");
-            })
-            .ok();
+        let early_drop = or_log(interface, EarlyDrop::attach(interface));
         Ok(SharedInterface { neighbours, _guard: guard, early_drop })
     }
 
     /// Applies the configuration of the interface: its name and its addresses.
     pub(crate) fn set_interface(&mut self, interface: &Interface) {
         self.neighbours.set_name(&interface.name);
-        let replaced = self.early_drop.as_ref().map_or(Ok(()), |drop| drop.set_addresses(interface));
-        if let Err(error) = replaced {
-            // Another host may have a removed address now, and this host may be the router to that host.
-            self.early_drop = None;
-            tracing::debug!(interface = interface.name, %error, "the kernel's IP drops RoCE packets");
-        }
+        // Without a program for the new addresses, the previous one must not stay: another host may have a removed
+        // address now, and this host may be the router to that host.
+        self.early_drop = self.early_drop.take().and_then(|early_drop| {
+            let replaced = early_drop.set_addresses(interface);
+            or_log(interface, replaced.map(|()| early_drop))
+        });
     }
+}
+
+/// Logs an error of the program, without which the port works as well.
+fn or_log(interface: &Interface, result: io::Result<EarlyDrop>) -> Option<EarlyDrop> {
+    let log = |error: &io::Error| {
+        tracing::debug!(interface = interface.name, %error, "the kernel's IP drops RoCE packets");
+    };
+    result.inspect_err(log).ok()
 }
 
 /// Result of [`open`]: an open port, and its configuration.
