@@ -2,6 +2,8 @@
 
 use std::sync::{Mutex, OnceLock};
 
+use roce::id::Mac;
+
 use super::machine::Machine;
 use crate::live::{Namespace, Peer, Process, Turn, capture_file};
 
@@ -32,6 +34,14 @@ impl Wire {
         match self {
             Wire::Tap => "rxe0",
             Wire::Vhost => "rxe1",
+        }
+    }
+
+    /// The network interface under that device.
+    fn nic(self) -> &'static str {
+        match self {
+            Wire::Tap => "nic0",
+            Wire::Vhost => "nic1",
         }
     }
 
@@ -120,6 +130,12 @@ impl Guest {
     /// Undoes what a test that failed left lossy.
     pub(crate) fn clear_losses(&self) {
         self.machine.run("netem_clear nic0; loss_clear nic0; true");
+    }
+
+    /// The MAC of the guest's interface.
+    pub(crate) fn mac(&self, wire: Wire) -> Mac {
+        let address = self.machine.run(&format!("cat /sys/class/net/{}/address", wire.nic()));
+        address.trim().parse().expect("the kernel prints a MAC")
     }
 
     /// A peer of libibverbs on soft-RoCE.

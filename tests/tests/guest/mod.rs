@@ -7,4 +7,5 @@ mod ops;
 mod perftest;
 mod pingpong;
 mod preload;
+mod stopped;
 mod vfio;

@@ -6,6 +6,7 @@ use std::time::Duration;
 use serde_json::Value;
 
 use super::boot::{Guest, PINGPONG_PORT, Wire, guest};
+use super::stopped::has_stopped;
 use crate::live::{Output, Process, capture_file, roce};
 
 /// Where perftest listens, and `roce perf`.
@@ -86,7 +87,7 @@ impl Run {
     }
 
     fn we_serve(&self, guest: &Guest) {
-        self.repeat(false, || {
+        self.repeat(guest, false, || {
             let server = Process::start(&mut self.ours(guest));
             guest.namespace.wait_listen(PORT);
             self.wait_active(guest);
@@ -95,7 +96,7 @@ impl Run {
     }
 
     fn we_join(&self, guest: &Guest) {
-        self.repeat(true, || {
+        self.repeat(guest, true, || {
             let server = self.guests(guest, "");
             guest.machine.run(&format!("wait_listen {PORT}"));
             let (host, tcp_port) = self.wire.guest_address();
@@ -118,17 +119,24 @@ impl Run {
     }
 
     /// Starts both programs, of which `start` returns this side's first, and checks their reports. Repeats a run if
-    /// perftest could not calibrate its clock.
-    fn repeat(&self, we_join: bool, start: impl Fn() -> (Process, Process)) {
+    /// perftest could not calibrate its clock, and once if the guest's requester has stopped.
+    fn repeat(&self, guest: &Guest, we_join: bool, start: impl Fn() -> (Process, Process)) {
+        let mut may_stop = true;
         for _ in 0..CALIBRATIONS {
             let (ours, guests) = start();
-            // Both are waited for before either is judged, because one end's failure is seldom its own fault.
-            // The guest's ends at its time limit, and its output tells why ours did not end.
+            // Both are waited for before either is judged, because one end's failure is seldom its own fault. Ours ends
+            // if nothing comes from the guest's, and the guest's at its time limit.
+            let ours = ours.finish(2 * TIMEOUT);
+            let is_stalled = ours.stderr.contains("nothing has come from the peer");
+            if is_stalled && may_stop && has_stopped(guest, self.wire, &capture_file("ours")) {
+                eprintln!("rxe has stopped within a message that is acknowledged so far: {ours:?}");
+                may_stop = false;
+                continue;
+            }
             let guests = guests.finish(2 * TIMEOUT);
             if !guests.status.success() {
                 eprintln!("the guest's: {guests:?}");
             }
-            let ours = ours.finish(TIMEOUT);
             if !guests.stderr.contains("Can't produce a report") {
                 return self.check(we_join, &ours, &guests);
             }
