@@ -163,8 +163,8 @@ mod tests {
 
     use super::*;
     use crate::{
-        Access, ConnectOptions, Context, Event, ProgressPolicy, QpAttr, QpOptions, QpState, RecvRequest,
-        SendData, SendFlags, SendOp, SendRequest, SrqOptions, WcStatus,
+        Access, ConnAttr, ConnectOptions, Context, Event, ProgressPolicy, QpAttr, QpOptions, QpState,
+        RecoveryScheme, RecvRequest, SendData, SendFlags, SendOp, SendRequest, SrqOptions, WcStatus,
     };
 
     fn spec(text: &str) -> PortSpec {
@@ -227,12 +227,14 @@ mod tests {
     /// is still delayed.
     #[test]
     fn the_delayed_ack_of_the_last_message_is_sent_at_the_exit() {
+        // No timer, so that nothing is retransmitted however late this thread polls.
+        let conn = ConnAttr { timeout: 0, recovery: RecoveryScheme::GoBackN, ..ConnAttr::default() };
         let options = DeviceOptions { progress: ProgressPolicy::Application, ..DeviceOptions::default() };
         let context = Context::open(&spec("eal:net_null98,dev.no-rx=1,ip=10.0.98.1/24"), &options).unwrap();
         let pd = context.alloc_pd().unwrap();
         let [near_cq, far_cq] = [(), ()].map(|()| context.create_cq(8, None).unwrap());
         let [near, far] = [&near_cq, &far_cq].map(|cq| pd.create_qp(&QpOptions::new(cq)).unwrap());
-        let connect = ConnectOptions { gid_index: 1, ..ConnectOptions::default() };
+        let connect = ConnectOptions { gid_index: 1, conn, ..ConnectOptions::default() };
         near.connect(&far.endpoint(1), &connect).unwrap();
         far.connect(&near.endpoint(1), &connect).unwrap();
         let memory = pd.alloc(64, Access::LOCAL_WRITE).unwrap();
