@@ -19,8 +19,9 @@ const CQE_BATCH: usize = 32;
 const POST_BATCH: usize = 32;
 /// Polls of the queues between two checks for a message of the peer.
 const CONTROL_INTERVAL: u32 = 64;
-/// Time without a message after which those of an unreliable connection that have not arrived are lost.
-const UC_GRACE: Duration = Duration::from_millis(100);
+/// Time without a message after which those of an unreliable connection that have not arrived are lost. On a busy machine,
+/// a thread that drives the device may not run for some 100 ms.
+const UC_GRACE: Duration = Duration::from_secs(1);
 /// Batches of completions between two updates of the progress bar.
 const PROGRESS_INTERVAL: u64 = 64;
 
