@@ -31,7 +31,7 @@ pub mod icrc;
 pub(crate) mod ieth;
 pub(crate) mod immdt;
 pub mod ipv4;
-pub mod ipv6;
+pub(crate) mod ipv6;
 pub(crate) mod opcode;
 pub(crate) mod packet;
 pub(crate) mod recveth;

@@ -46,11 +46,12 @@ impl Wire {
     }
 
     /// How to bring that device up.
-    fn rxe_up(self) -> &'static str {
-        match self {
-            Wire::Tap => "rxe_up nic0 10.77.0.2/24 fd77::2/64 9000",
-            Wire::Vhost => "rxe_up nic1 10.78.0.2/24 fd78::2/64 9000",
-        }
+    fn rxe_up(self) -> String {
+        let addresses = match self {
+            Wire::Tap => "10.77.0.2/24 fd77::2/64",
+            Wire::Vhost => "10.78.0.2/24 fd78::2/64",
+        };
+        format!("rxe_up {} {addresses} 9000", self.nic())
     }
 
     fn peer_port(self) -> u16 {
@@ -165,7 +166,7 @@ fn ours(namespace: &Namespace, wire: Wire) -> Peer {
 
 /// Starts the guest's peer program for the device of `wire`.
 fn serve(machine: &Machine, wire: Wire) -> Process {
-    assert_eq!(machine.run(wire.rxe_up()).trim(), wire.device());
+    assert_eq!(machine.run(&wire.rxe_up()).trim(), wire.device());
     let port = wire.peer_port();
     let server = machine.serve(&format!("exec python3 {}/peer.py {} {port}", jobs(), wire.device()));
     machine.run(&format!("wait_listen {port}"));

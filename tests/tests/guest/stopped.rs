@@ -17,23 +17,18 @@ use std::fs::File;
 use std::path::Path;
 use std::time::Duration;
 
-use pcap_file::pcap::{PcapPacket, PcapReader, PcapWriter};
-use roce::id::Mac;
-use roce::wire::eth::{ETHERTYPE_IPV6, EthHeader};
-use roce::wire::ipv4::Ipv4Header;
-use roce::wire::ipv6::Ipv6Header;
-use roce::wire::udp::UdpHeader;
+use netsim::LinkId;
+use pcap_file::pcap::PcapReader;
+use roce::id::{Mac, Msn};
+use roce::psn::Psn;
+use roce::wire::{Aeth, NakCode, Opcode, Operation, Packet, Position, Syndrome};
+use tests::record::{self, Seen};
 
 use super::boot::{Guest, Wire};
+use crate::wireshark::{frame, spec};
 
 /// Longer than four local ACK timeouts of 1 s.
 const OBSERVATION: Duration = Duration::from_secs(5);
-
-/// Opcodes of RC packets (IBA 9.2.1, table 38): first and middle packets of a SEND or WRITE; the last of these opcodes;
-/// Acknowledge.
-const FIRST_OR_MIDDLE: [u8; 4] = [0x00, 0x01, 0x06, 0x07];
-const SEND_OR_WRITE_MAX: u8 = 0x0B;
-const ACKNOWLEDGE: u8 = 0x11;
 
 /// Returns whether the requester of the guest has stopped within a message, of which `capture` has the packets. Call this
 /// while the program in the guest is still running.
@@ -47,10 +42,10 @@ pub(super) fn has_stopped(guest: &Guest, wire: Wire, capture: &Path) -> bool {
 /// The last packets of a capture.
 #[derive(Default)]
 struct Last {
-    /// Opcode and PSN of the guest's SEND or WRITE packet.
-    request: Option<(u8, [u8; 3])>,
-    /// PSN and syndrome of this side's Acknowledge.
-    ack: Option<([u8; 3], u8)>,
+    /// The guest's last SEND or WRITE packet: its position in its message, and its PSN.
+    request: Option<(Position, Psn)>,
+    /// This side's last Acknowledge: its PSN and syndrome.
+    ack: Option<(Psn, Syndrome)>,
 }
 
 impl Last {
@@ -58,34 +53,31 @@ impl Last {
         let mut last = Last::default();
         let reader = File::open(capture).ok().and_then(|file| PcapReader::new(file).ok());
         // The last record may be cut off.
-        let packets = reader.into_iter().flat_map(|mut reader| {
+        let records = reader.into_iter().flat_map(|mut reader| {
             std::iter::from_fn(move || Some(reader.next_packet()?.ok()?.data.into_owned()))
         });
-        packets.for_each(|frame| last.take(&frame, guest).unwrap_or_default());
+        records.for_each(|frame| last.take(&frame, guest));
         last
     }
 
-    /// Takes the next frame; `None` if the frame is too short for a RoCE packet.
-    fn take(&mut self, frame: &[u8], guest: Mac) -> Option<()> {
-        let eth = EthHeader::parse(frame.first_chunk()?);
-        let ip_bytes = if eth.ethertype == ETHERTYPE_IPV6 { Ipv6Header::LEN } else { Ipv4Header::LEN };
-        let bth_at = EthHeader::LEN + ip_bytes + UdpHeader::LEN;
-        let [opcode, .., a, b, c] = *frame.get(bth_at..)?.first_chunk::<12>()?;
-        let psn = [a, b, c];
-        match (opcode, eth.src == guest) {
-            (..=SEND_OR_WRITE_MAX, true) => self.request = Some((opcode, psn)),
-            (ACKNOWLEDGE, false) => self.ack = Some((psn, *frame.get(bth_at + 12)?)),
+    fn take(&mut self, frame: &[u8], guest: Mac) {
+        let Ok(packet) = Packet::parse(frame) else { return };
+        let (psn, info) = (packet.bth.psn, packet.info);
+        match (packet.src_mac() == guest, info.operation) {
+            (true, Operation::Send | Operation::Write) => {
+                self.request = Some((info.position, psn));
+            }
+            (false, Operation::Acknowledge) => self.ack = packet.aeth().map(|aeth| (psn, aeth.syndrome)),
             _ => {}
         }
-        Some(())
     }
 
     fn is_acknowledged_within_message(&self) -> bool {
-        let (Some((opcode, psn)), Some((acknowledged, syndrome))) = (self.request, self.ack) else {
+        let (Some((position, psn)), Some((acknowledged, Syndrome::Ack { .. }))) = (self.request, self.ack)
+        else {
             return false;
         };
-        // The high 3 bits of the syndrome of a positive acknowledgement are 0 (IBA table 44).
-        FIRST_OR_MIDDLE.contains(&opcode) && acknowledged == psn && syndrome < 0x20
+        matches!(position, Position::First | Position::Middle) && acknowledged == psn
     }
 }
 
@@ -93,27 +85,38 @@ impl Last {
 fn a_requester_has_stopped_if_its_unfinished_message_is_acknowledged() {
     const GUEST: Mac = Mac([2, 0, 0, 0, 0, 1]);
     const OURS: Mac = Mac([2, 0, 0, 0, 0, 2]);
-    // Source, opcode, PSN, syndrome.
-    let has_stopped = |packets: &[(Mac, u8, u8, u8)]| {
-        let file = tempfile::NamedTempFile::new().unwrap();
-        let mut writer = PcapWriter::new(file.reopen().unwrap()).unwrap();
-        for (source, opcode, psn, syndrome) in packets {
-            let bth = [*opcode, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, *psn];
-            let frame =
-                [&[0; 6][..], &source.0, &[0x08, 0x00], &[0; 28], &bth, &[*syndrome, 0, 0, 0]].concat();
-            writer.write_packet(&PcapPacket::new(Duration::ZERO, frame.len() as u32, &frame)).unwrap();
-        }
-        drop(writer);
-        Last::of(file.path(), GUEST).is_acknowledged_within_message()
+    let packet = |source: Mac, opcode, psn, syndrome| {
+        let mut frame = frame(false, spec(opcode, psn, 0), |parts| {
+            if opcode == Opcode::RC_ACKNOWLEDGE {
+                parts.set_aeth(Aeth { syndrome, msn: Msn::new(0) })?;
+            }
+            Some(())
+        });
+        // The ICRC does not cover the Ethernet header.
+        frame[6..12].copy_from_slice(&source.0);
+        Seen { nanos: 0, link: LinkId(0), number: 0, frame }
     };
-    let (first, middle, last) = ((GUEST, 0x06, 1, 0), (GUEST, 0x07, 2, 0), (GUEST, 0x08, 3, 0));
-    let ack = |psn| (OURS, ACKNOWLEDGE, psn, 0x1F);
-    assert!(has_stopped(&[first, ack(1)]));
-    assert!(has_stopped(&[first, middle, ack(1), ack(2), (OURS, 0x06, 7, 0), (GUEST, ACKNOWLEDGE, 7, 0)]));
+    let directory = tempfile::tempdir().unwrap();
+    let has_stopped = |packets: &[&Seen]| {
+        let packets: Vec<Seen> = packets.iter().copied().cloned().collect();
+        let capture = record::write(&packets, directory.path(), "stopped").unwrap();
+        Last::of(&capture, GUEST).is_acknowledged_within_message()
+    };
+    let first = &packet(GUEST, Opcode::RC_RDMA_WRITE_FIRST, 1, Syndrome::ACK);
+    let middle = &packet(GUEST, Opcode::RC_RDMA_WRITE_MIDDLE, 2, Syndrome::ACK);
+    let last = &packet(GUEST, Opcode::RC_RDMA_WRITE_LAST, 3, Syndrome::ACK);
+    let read = &packet(GUEST, Opcode::RC_RDMA_READ_REQUEST, 1, Syndrome::ACK);
+    let answer = &packet(GUEST, Opcode::RC_ACKNOWLEDGE, 7, Syndrome::ACK);
+    let ours = &packet(OURS, Opcode::RC_RDMA_WRITE_FIRST, 7, Syndrome::ACK);
+    let refusal = &packet(OURS, Opcode::RC_ACKNOWLEDGE, 1, Syndrome::Nak(NakCode::RemoteAccessError));
+    let [ack_1, ack_2, ack_3] =
+        &[1, 2, 3].map(|psn| packet(OURS, Opcode::RC_ACKNOWLEDGE, psn, Syndrome::ACK));
+    assert!(has_stopped(&[first, ack_1]));
+    assert!(has_stopped(&[first, middle, ack_1, ack_2, ours, answer]));
     assert!(!has_stopped(&[]));
     assert!(!has_stopped(&[first, middle]), "this side has not answered");
-    assert!(!has_stopped(&[first, middle, ack(1)]), "a packet is outstanding");
-    assert!(!has_stopped(&[first, middle, last, ack(3)]), "the message is complete");
-    assert!(!has_stopped(&[first, (OURS, ACKNOWLEDGE, 1, 0x62)]), "this side has refused the message");
-    assert!(!has_stopped(&[(GUEST, 0x0C, 1, 0), ack(1)]), "a READ");
+    assert!(!has_stopped(&[first, middle, ack_1]), "a packet is outstanding");
+    assert!(!has_stopped(&[first, middle, last, ack_3]), "the message is complete");
+    assert!(!has_stopped(&[first, refusal]), "this side has refused the message");
+    assert!(!has_stopped(&[read, ack_1]), "a READ");
 }

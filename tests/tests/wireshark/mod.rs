@@ -19,7 +19,11 @@ const SCRIPT: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../docs/wireshark/roc
 const SACK: Opcode = Opcode::RC_SELECTIVE_ACKNOWLEDGE;
 
 /// A frame to an IPv4 or IPv6 address, whose extension headers and payload `fill` may write.
-fn frame(is_ipv6: bool, spec: PacketSpec, fill: impl FnOnce(&mut FrameParts<'_>) -> Option<()>) -> Vec<u8> {
+pub(crate) fn frame(
+    is_ipv6: bool,
+    spec: PacketSpec,
+    fill: impl FnOnce(&mut FrameParts<'_>) -> Option<()>,
+) -> Vec<u8> {
     let ip = |last| match is_ipv6 {
         true => IpAddr::V6(Ipv6Addr::new(0xFD00, 0, 0, 0, 0, 0, 0, last)),
         false => IpAddr::V4(Ipv4Addr::new(10, 0, 0, last as u8)),
@@ -45,7 +49,7 @@ fn frame(is_ipv6: bool, spec: PacketSpec, fill: impl FnOnce(&mut FrameParts<'_>)
     bytes
 }
 
-fn spec(opcode: Opcode, psn: u32, payload_len: usize) -> PacketSpec {
+pub(crate) fn spec(opcode: Opcode, psn: u32, payload_len: usize) -> PacketSpec {
     PacketSpec {
         opcode,
         solicited: false,

@@ -11,15 +11,14 @@ use std::io;
 use std::net::IpAddr;
 use std::os::fd::{AsFd, OwnedFd};
 
-use roce::wire::eth::{ETHERTYPE_IPV4, ETHERTYPE_IPV6, EthHeader, VLAN_ID_MASK};
-use roce::wire::ipv4::{FRAGMENT_BITS, Ipv4Header, PROTOCOL_UDP, VERSION_IHL};
-use roce::wire::ipv6::Ipv6Header;
-use roce::wire::udp::UdpHeader;
+use roce::wire::eth::{ETHERTYPE_IPV4, ETHERTYPE_IPV6, VLAN_ID_MASK};
+use roce::wire::ipv4::{FRAGMENT_BITS, PROTOCOL_UDP, VERSION_IHL};
+use roce::wire::udp::ROCE_PORT;
+use roce::wire::{EthHeader, Ipv4Header, Ipv6Header, UdpHeader};
 
 use super::Interface;
 use super::bpf::{self, Instruction};
 use super::filter::{PACKET_HOST, UDP_DESTINATION};
-use super::guard::ROCE_UDP_PORT;
 
 /// Largest number of addresses of a program, so that each jump fits into 16 bits. Packets to further addresses are
 /// dropped by the guard's socket.
@@ -164,7 +163,7 @@ impl Builder {
         self.load(LOAD_BYTE, FRAME, protocol);
         self.jump(JUMP_NOT_EQUAL, PROTOCOL_UDP.into(), Label::Pass);
         self.load(LOAD_HALF, FRAME, udp + UDP_DESTINATION as i16);
-        self.jump(JUMP_NOT_EQUAL, wire_order(ROCE_UDP_PORT), Label::Pass);
+        self.jump(JUMP_NOT_EQUAL, wire_order(ROCE_PORT), Label::Pass);
     }
 
     fn exit(&mut self, result: i32) {

@@ -3,11 +3,10 @@
 use libc::sock_filter;
 use roce::engine::QpnPrefix;
 use roce::id::Mac;
-use roce::wire::eth::{ETHERTYPE_IPV4, ETHERTYPE_IPV6, EthHeader, VLAN_ID_MASK};
+use roce::wire::eth::{ETHERTYPE_IPV4, ETHERTYPE_IPV6, VLAN_ID_MASK};
 use roce::wire::ipv4::{FRAGMENT_BITS, PROTOCOL_UDP};
-use roce::wire::ipv6::Ipv6Header;
-
-use super::guard::ROCE_UDP_PORT;
+use roce::wire::udp::ROCE_PORT;
+use roce::wire::{EthHeader, Ipv6Header, UdpHeader};
 
 // Opcodes of classic BPF (linux/bpf_common.h).
 const LOAD_WORD: u16 = 0x20;
@@ -41,7 +40,7 @@ const IPV6_BYTES: u32 = Ipv6Header::LEN as u32;
 /// Offset of the destination port in a UDP header, in bytes.
 pub(super) const UDP_DESTINATION: u32 = 2;
 /// Offset, in bytes and counted from the first byte of the UDP header, of the high byte of the destination QPN.
-const DEST_QP: u32 = 8 + 5;
+const DEST_QP: u32 = UdpHeader::LEN as u32 + 5;
 
 /// Indices of instructions in the program: the first instruction of the VLAN check; the first instruction of the checks
 /// of UDP port and QPN; the instruction that accepts a frame; the instruction that drops a frame.
@@ -109,7 +108,7 @@ pub fn roce_filter(mac: Mac, prefix: QpnPrefix) -> [sock_filter; DROP as usize +
         instruction(LOAD_BYTE, ETHERNET_BYTES + 6),
         jump(26, JUMP_EQUAL, PROTOCOL_UDP.into(), UDP_HEADER, DROP),
         instruction(LOAD_HALF_INDEXED, ETHERNET_BYTES + UDP_DESTINATION),
-        jump(28, JUMP_EQUAL, ROCE_UDP_PORT.into(), 29, DROP),
+        jump(28, JUMP_EQUAL, ROCE_PORT.into(), 29, DROP),
         instruction(LOAD_BYTE_INDEXED, ETHERNET_BYTES + DEST_QP),
         instruction(AND, prefix_mask),
         jump(31, JUMP_EQUAL, prefix, ACCEPT, DROP),
@@ -201,7 +200,7 @@ mod tests {
     fn the_kernel_accepts_packets_to_the_own_queue_pairs_only() {
         const DONT_FRAGMENT: u16 = 0x4000;
         let (qpn, foreign) = (0x94_0001, 0x98_0001);
-        let roce = udp(ROCE_UDP_PORT, qpn);
+        let roce = udp(ROCE_PORT, qpn);
         let plain = ipv4(5, 17, DONT_FRAGMENT, &roce);
         let cut = ipv4(5, 17, 0, &roce[..13]);
         let cases: &[(&str, bool, Metadata, Vec<u8>)] = &[

@@ -5,11 +5,10 @@ use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr};
 
 use nix::sys::socket::setsockopt;
 use nix::sys::socket::sockopt::UdpGroSegment;
+use roce::wire::udp::ROCE_PORT;
 use socket2::{Domain, Protocol, SockFilter, Socket, Type};
 
 use super::{Interface, KernelError};
-
-pub(super) const ROCE_UDP_PORT: u16 = 4791;
 
 /// The classic BPF program `ret #0`: truncates every UDP datagram to 0 bytes, which drops the UDP datagram.
 const DROP_ALL: SockFilter = SockFilter::new(0x06, 0, 0, 0);
@@ -32,8 +31,8 @@ impl PortGuard {
     /// Binds UDP port 4791 of `interface`, for IPv4 and IPv6. Fails with [`KernelError::PortTaken`] if a socket without
     /// SO_REUSEADDR is bound to this port; sockets of guards have SO_REUSEADDR.
     pub fn hold(interface: &Interface) -> Result<Self, KernelError> {
-        let v4 = SocketAddr::from((Ipv4Addr::UNSPECIFIED, ROCE_UDP_PORT));
-        let v6 = SocketAddr::from((Ipv6Addr::UNSPECIFIED, ROCE_UDP_PORT));
+        let v4 = SocketAddr::from((Ipv4Addr::UNSPECIFIED, ROCE_PORT));
+        let v6 = SocketAddr::from((Ipv6Addr::UNSPECIFIED, ROCE_PORT));
         let mut sockets = vec![hold_one(interface, v4)?];
         match hold_one(interface, v6) {
             Ok(socket) => sockets.push(socket),
@@ -65,7 +64,7 @@ fn hold_one(interface: &Interface, address: SocketAddr) -> Result<Socket, Kernel
     socket.bind_device(Some(interface.name.as_bytes())).map_err(&failed)?;
     socket.bind(&address.into()).map_err(|error| match error.kind() {
         io::ErrorKind::AddrInUse => {
-            KernelError::PortTaken { interface: interface.name.clone(), port: ROCE_UDP_PORT }
+            KernelError::PortTaken { interface: interface.name.clone(), port: ROCE_PORT }
         }
         _ => failed(error),
     })?;
