@@ -9,29 +9,34 @@ const LOOKS_PER_LIMIT: u32 = 8;
 #[derive(Debug)]
 pub(crate) struct Stall {
     limit: Duration,
-    /// Time of the last read of the count, and time of the last read that found the count grown.
+    /// Time of the last read of the count.
     looked_at: Instant,
-    grown_at: Instant,
+    /// Time for which the count has not grown.
+    quiet: Duration,
     count: u64,
 }
 
 impl Stall {
     pub(crate) fn new(limit: Duration, now: Instant) -> Self {
-        Stall { limit, looked_at: now, grown_at: now, count: 0 }
+        Stall { limit, looked_at: now, quiet: Duration::ZERO, count: 0 }
     }
 
     /// Returns whether the count has not grown for the time limit. Reads the count at most [`LOOKS_PER_LIMIT`] times
-    /// per limit, because a read may be costly.
+    /// per limit, because a read may be costly. At most half of the limit is counted between two reads: if this process
+    /// has not run for the whole limit, what the peer sent has not been received yet.
     pub(crate) fn is_over(&mut self, now: Instant, count: impl FnOnce() -> u64) -> bool {
-        if now.saturating_duration_since(self.looked_at) < self.limit / LOOKS_PER_LIMIT {
+        let elapsed = now.saturating_duration_since(self.looked_at);
+        if elapsed < self.limit / LOOKS_PER_LIMIT {
             return false;
         }
         self.looked_at = now;
         let count = count();
-        if count != self.count {
-            (self.count, self.grown_at) = (count, now);
+        if count == self.count {
+            self.quiet += elapsed.min(self.limit / 2);
+        } else {
+            (self.count, self.quiet) = (count, Duration::ZERO);
         }
-        now.saturating_duration_since(self.grown_at) >= self.limit
+        self.quiet >= self.limit
     }
 
     pub(crate) fn error(&self) -> anyhow::Error {
@@ -53,11 +58,23 @@ mod tests {
         let mut stall = Stall::new(Duration::from_secs(8), start);
         let at = |secs| start + Duration::from_secs(secs);
         assert!(!stall.is_over(at(0), || panic!("too early to look")));
-        assert!(!stall.is_over(at(7), || 1));
-        assert!(!stall.is_over(at(14), || 1));
-        assert!(stall.is_over(at(15), || 1));
-        assert!(!stall.is_over(at(16), || 2));
-        assert!(!stall.is_over(at(23), || 2));
-        assert!(stall.is_over(at(24), || 2));
+        assert!(!stall.is_over(at(4), || 1));
+        assert!(!stall.is_over(at(8), || 1));
+        assert!(!stall.is_over(at(11), || 1));
+        assert!(stall.is_over(at(12), || 1));
+        assert!(!stall.is_over(at(13), || 2));
+        assert!(!stall.is_over(at(17), || 2));
+        assert!(stall.is_over(at(21), || 2));
+    }
+
+    #[test]
+    fn a_process_that_did_not_run_is_no_stall() {
+        let start = Instant::now();
+        let mut stall = Stall::new(Duration::from_secs(8), start);
+        let at = |secs| start + Duration::from_secs(secs);
+        assert!(!stall.is_over(at(100), || 0));
+        assert!(!stall.is_over(at(101), || 1));
+        assert!(!stall.is_over(at(201), || 1));
+        assert!(stall.is_over(at(301), || 1));
     }
 }

@@ -11,6 +11,7 @@ use super::report::{BwRow, MEASURING, Row, peak_nanos_per_message};
 use super::session::Done;
 use super::setup::{Area, Bench, PerfQp, check, send_id, split_id};
 use super::turns::Turns;
+use crate::exchange::Stall;
 use crate::progress::Progress;
 
 /// Completions polled at a time.
@@ -36,7 +37,7 @@ pub(super) fn run(bench: &mut Bench, size: u32) -> anyhow::Result<Option<Row>> {
     let mut own: Option<BwRow> = None;
     let mut peer: Option<Done> = None;
     let mut looks = 0_u32;
-    let mut quiet_since = Instant::now();
+    let mut uc_stall = None;
     if let Some(sender) = &mut sender {
         sender.start(bench);
     }
@@ -60,12 +61,9 @@ pub(super) fn run(bench: &mut Bench, size: u32) -> anyhow::Result<Option<Row>> {
             worked |= receiver.step(bench)?;
         }
         let sent_all = sender.is_none() || own.is_some();
-        if worked || peer.is_none() {
-            quiet_since = Instant::now();
-        }
         let got_all = match &peer {
             None => !bench.peer_initiates(),
-            Some(done) => receiver.as_ref().is_none_or(|r| r.has_all(bench, done, worked, quiet_since)),
+            Some(done) => receiver.as_ref().is_none_or(|r| r.has_all(bench, done, worked, &mut uc_stall)),
         };
         if sent_all && got_all {
             break;
@@ -406,12 +404,16 @@ impl Receiver {
     }
 
     /// Returns whether no more messages are to be expected of a peer that is done. `worked`: whether the last poll found
-    /// a completion; `quiet_since`: time of the last completion, or of the end of the peer's part.
-    fn has_all(&self, bench: &Bench, done: &Done, worked: bool, quiet_since: Instant) -> bool {
+    /// a completion; `uc_stall`: watches the messages of an unreliable connection from the end of the peer's part on.
+    fn has_all(&self, bench: &Bench, done: &Done, worked: bool, uc_stall: &mut Option<Stall>) -> bool {
         let is_uc = bench.params.connection == Connection::Uc;
         match &done.sent {
             Some(sent) if self.received == *sent => true,
-            _ if is_uc => quiet_since.elapsed() >= UC_GRACE,
+            _ if is_uc => {
+                let now = Instant::now();
+                let stall = uc_stall.get_or_insert_with(|| Stall::new(UC_GRACE, now));
+                stall.is_over(now, || self.received.iter().sum())
+            }
             Some(_) => false,
             // The last completion may have arrived since the poll before the peer was done.
             None => !worked,
