@@ -345,6 +345,17 @@ impl GoBackN {
         self.next = self.max_sent;
     }
 
+    /// After a timeout, takes the packets in flight at the timeout as in flight again, except the last packet, which is
+    /// retransmitted. If the last packet is a READ request, changes nothing and returns false.
+    pub(crate) fn retransmit_last(&mut self, requests: &mut impl Requests) -> bool {
+        let last = self.max_sent.minus(1);
+        let is_read = requests.request_at(last).is_none_or(|request| request.is_read);
+        if !is_read {
+            self.next = last;
+        }
+        !is_read
+    }
+
     /// After an expiry of the loss timer or an RNR NAK, moves `next` back to `una`. A later PSN sequence error or
     /// implied NAK can move `next` back once more.
     pub(crate) fn on_timeout(&mut self) {

@@ -20,6 +20,9 @@ use super::{Recovery, RecoveryScheme};
 use crate::psn::Psn;
 use crate::time::{Instant, OptionalInstant};
 
+/// Largest number of packets above a probe that are retransmitted without a NAK.
+const UNSHOWN_LOSS_PKTS_MAX: u32 = 2;
+
 /// Probe of improved go-back-N: only una is retransmitted. The next response shows whether packets above una are lost.
 ///
 /// ```text
@@ -30,10 +33,10 @@ use crate::time::{Instant, OptionalInstant};
 ///   acknowledges more than the probe          in flight: una was not lost, or the responder buffers packets above una
 ///   acknowledges the probe alone,
 ///     < 1/4 shortest RTT after the probe      in flight: the ACK is of una's first transmission (Eifel, RFC 3522)
-///     before the first round-trip sample      in flight; if the loss timer expires before the next ACK, lost
-///                                             (F-RTO, RFC 5682)
-///     otherwise                               lost; if a later ACK arrives < 1/4 shortest RTT after the
-///                                             previous ACK, in flight
+///     more than two packets above the probe,  in flight, and the last packet is retransmitted: if packets below the
+///       of which the last is no READ          last are lost, a NAK follows (F-RTO, RFC 5682, sends new packets)
+///     before the first round-trip sample      in flight
+///     otherwise                               lost
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 // The compiler encodes the variant of an outer enum in unused values of one inner field: the field with the most unused
@@ -42,17 +45,12 @@ use crate::time::{Instant, OptionalInstant};
 #[repr(u8)]
 enum Probe {
     None,
-    /// The probe was sent at `at`, and no ACK arrived since.
+    /// The probe was sent at `at`, and no response arrived since.
     InFlight {
         at: Instant,
     },
-    /// An ACK acknowledged the probe alone, and the packets above the probe are taken as in flight. If the loss timer
-    /// expires before the next ACK arrives, these packets are retransmitted.
-    Answered,
-    /// The packets above the probe are retransmitted. Each ACK sets `at` to its arrival time.
-    Retransmitting {
-        at: Instant,
-    },
+    /// An ACK acknowledged the probe alone, the last packet is retransmitted, and no response arrived since.
+    LastInFlight,
 }
 
 /// Loss timer of a requester: expires at the probe timeout or at the local ACK timeout, whichever is first; under
@@ -101,10 +99,21 @@ impl LossTimer {
         self.timer.stop();
     }
 
-    /// Returns whether a probe of improved go-back-N is in flight. While true, no PSN above una is sent.
+    /// Returns whether a probe of improved go-back-N is in flight.
     #[inline]
     pub(crate) fn is_probing(&self) -> bool {
         matches!(self.probe, Probe::InFlight { .. })
+    }
+
+    /// Returns the maximum number of packets in flight during a probe: no PSN above the probe is sent. `sent_pkts`: the
+    /// number of PSNs from una to the highest PSN sent. `None` without a probe.
+    #[inline]
+    pub(crate) fn probe_pkts_max(&self, sent_pkts: impl FnOnce() -> u32) -> Option<u32> {
+        match self.probe {
+            Probe::None => None,
+            Probe::InFlight { .. } => Some(1),
+            Probe::LastInFlight => Some(sent_pkts()),
+        }
     }
 
     #[inline]
@@ -162,21 +171,25 @@ impl LossTimer {
         self.last_rx_at = OptionalInstant::some(now);
     }
 
-    /// Updates probe, round trip and timer after a response. Returns the round trip in nanoseconds, if measured. Two
-    /// arguments apply to selective repeat only. If `samples_ack`, a response that yields no round trip of the timed
-    /// packet yields the round trip of the packet just below una. If `is_rnr_wait`, the timer is not rearmed, because
-    /// no request is sent before the end of the RNR wait.
+    /// Updates probe, round trip and timer after a response. Returns the round trip in nanoseconds, if measured.
+    /// `requests` applies to improved go-back-N only, the next two arguments to selective repeat only. If
+    /// `samples_ack`, a response that yields no round trip of the timed packet yields the round trip of the packet just
+    /// below una. If `is_rnr_wait`, the timer is not rearmed, because no request is sent before the end of the RNR
+    /// wait.
     #[inline(always)]
     pub(crate) fn on_result(
         &mut self,
         recovery: &mut Recovery,
         result: &RecoveryResult,
+        requests: &mut impl Requests,
         samples_ack: bool,
         is_rnr_wait: bool,
         now: Instant,
     ) -> Option<u64> {
         match recovery {
-            Recovery::GoBackN(scheme) if self.is_adaptive => self.on_improved_result(scheme, result, now),
+            Recovery::GoBackN(scheme) if self.is_adaptive => {
+                self.on_improved_result(scheme, result, requests, now)
+            }
             Recovery::GoBackN(scheme) if result.changed => {
                 // If `next` is una (`unacked` returns 0), the timer is stopped; the next packet sent arms the timer.
                 if scheme.unacked() > 0 {
@@ -218,6 +231,7 @@ impl LossTimer {
         &mut self,
         scheme: &mut GoBackN,
         result: &RecoveryResult,
+        requests: &mut impl Requests,
         now: Instant,
     ) -> Option<u64> {
         if !result.changed {
@@ -232,12 +246,13 @@ impl LossTimer {
         if result.nak.is_some() {
             self.rto.on_loss();
         }
-        let probe = self.end_probe();
-        match result.answers {
-            Some(answers) => self.on_probe_acked(scheme, probe, result, answers, now),
+        match (self.end_probe(), result.answers) {
+            (Probe::InFlight { at }, Some(answers)) => {
+                self.on_probe_acked(scheme, result, answers, requests, now.nanos_since(at));
+            }
             // The probe may have elicited the NAK, so the round-trip measurement is cancelled (Karn's algorithm).
-            None if probe != Probe::None => self.rto.cancel(),
-            None => {}
+            (Probe::InFlight { .. }, None) => self.rto.cancel(),
+            (Probe::LastInFlight | Probe::None, _) => {}
         }
         let rtt_nanos = self.take_rtt_sample(scheme, result, now);
         if result.acked_pkts > 0 {
@@ -247,37 +262,39 @@ impl LossTimer {
         rtt_nanos
     }
 
-    /// Decides by the table of [`Probe`], after an ACK, whether the packets above the probe are in flight. Unless the
-    /// first transmission of the probed packet elicited the ACK, cancels the round-trip measurement, because the timed
-    /// packet may have been retransmitted (Karn's algorithm, RFC 6298 section 3).
+    /// Decides by the table of [`Probe`], after an ACK, whether the packets above the probe are in flight. `nanos`:
+    /// time since the probe was sent. Unless the first transmission of the probed packet elicited the ACK, cancels the
+    /// round-trip measurement, because the timed packet may have been retransmitted (Karn's algorithm, RFC 6298
+    /// section 3).
     fn on_probe_acked(
         &mut self,
         scheme: &mut GoBackN,
-        probe: Probe,
         result: &RecoveryResult,
         answers: Answers,
-        now: Instant,
+        requests: &mut impl Requests,
+        nanos: u64,
     ) {
-        let (Probe::InFlight { at } | Probe::Retransmitting { at }) = probe else { return };
-        let is_alone = result.acked_pkts == 1 || probe == Probe::Retransmitting { at };
         // If the ACK arrives less than 1/4 of the shortest round trip after the probe, the first transmission of the
         // probed packet elicited the ACK. The limit is not the whole shortest round trip, because each measured round
         // trip may include queueing behind packets of this queue pair: without queueing, the ACK of the probe may
         // arrive in less than the shortest measured round trip.
-        let is_early = now.nanos_since(at) < self.rto.min_nanos() / 4;
-        let is_first = answers == Answers::First || (answers == Answers::Any && is_alone && is_early);
+        let is_early = nanos < self.rto.min_nanos() / 4;
+        let is_any = answers == Answers::Any;
+        let is_alone = is_any && result.acked_pkts == 1;
+        let is_first = answers == Answers::First || (is_alone && is_early);
         if is_first {
             self.rto.on_spurious();
         } else {
             self.rto.cancel();
         }
-        let has_samples = self.rto.min_nanos() > 0;
-        if !result.has_gone_back && (is_first || (answers == Answers::Any && (!is_alone || !has_samples))) {
-            scheme.undo_timeout();
+        if result.has_gone_back {
+            return;
         }
-        if answers == Answers::Any && is_alone && scheme.sent() > 0 {
-            let is_doubtful = is_first || !has_samples;
-            self.probe = if is_doubtful { Probe::Answered } else { Probe::Retransmitting { at: now } };
+        let is_unshown = is_alone && !is_first && scheme.sent() > UNSHOWN_LOSS_PKTS_MAX;
+        if is_unshown && scheme.retransmit_last(requests) {
+            self.probe = Probe::LastInFlight;
+        } else if is_first || (is_any && (!is_alone || self.rto.min_nanos() == 0)) {
+            scheme.undo_timeout();
         }
     }
 
@@ -405,9 +422,8 @@ impl LossTimer {
         Some(has_passed)
     }
 
-    /// Called after [`LossTimer::take_expired`]: marks a probe for retransmission and arms the timer. In the state
-    /// `Probe::Answered` (an ACK acknowledged the probe alone, and no packet was taken as lost), marks all packets from
-    /// una on instead of a probe. Returns the [`Expiry`]; `None` under go-back-N, which has no probes.
+    /// Called after [`LossTimer::take_expired`]: marks a probe for retransmission and arms the timer. Returns the
+    /// [`Expiry`]; `None` under go-back-N, which has no probes.
     pub(crate) fn on_expired(
         &mut self,
         recovery: &mut Recovery,
@@ -421,9 +437,7 @@ impl LossTimer {
         match recovery {
             Recovery::GoBackN(scheme) => {
                 scheme.on_timeout();
-                if self.end_probe() != Probe::Answered {
-                    self.probe = Probe::InFlight { at: now };
-                }
+                self.probe = Probe::InFlight { at: now };
             }
             Recovery::SelectiveRepeat(scheme) => {
                 scheme.probe(expiry == Expiry::TailLossProbe, requests);

@@ -128,15 +128,16 @@ impl Requester {
         &self.recovery
     }
 
-    /// Returns the maximum number of packets in flight. During a probe of improved go-back-N, the maximum is 1.
-    /// Otherwise the maximum is the loss window, but if the oldest request in flight is a READ request, at least
-    /// [`READS_IN_FLIGHT_MIN`] times the number of its responses.
+    /// Returns the maximum number of packets in flight. During a probe of improved go-back-N, no packet above the probe
+    /// is sent. Otherwise the maximum is the loss window, but if the oldest request in flight is a READ request, at
+    /// least [`READS_IN_FLIGHT_MIN`] times the number of its responses.
     #[inline]
     pub(super) fn in_flight_pkts_max(&self, outstanding: &mut Outstanding) -> u32 {
-        match self.loss_window.window_pkts() {
-            _ if self.loss_timer.is_probing() => 1,
-            u32::MAX => u32::MAX,
-            window_pkts => window_pkts.max(self.read_pkts_in_flight_min(outstanding)),
+        let probe_pkts_max = self.loss_timer.probe_pkts_max(|| self.recovery.sent());
+        match (probe_pkts_max, self.loss_window.window_pkts()) {
+            (Some(pkts_max), _) => pkts_max,
+            (None, u32::MAX) => u32::MAX,
+            (None, window_pkts) => window_pkts.max(self.read_pkts_in_flight_min(outstanding)),
         }
     }
 
@@ -466,7 +467,9 @@ impl Requester {
                 self.congestion.follows_round_trip()
             };
         let is_rnr_wait = !self.rnr_until.is_none();
-        let rtt_nanos = self.loss_timer.on_result(&mut self.recovery, &result, samples_ack, is_rnr_wait, now);
+        let recovery = &mut self.recovery;
+        let rtt_nanos =
+            self.loss_timer.on_result(recovery, &result, outstanding, samples_ack, is_rnr_wait, now);
         if result.changes_loss_window {
             // An implied NAK does not reduce the loss window, because READ responses received above the lost response
             // are not retransmitted.
