@@ -20,8 +20,8 @@ const CQE_BATCH: usize = 32;
 const POST_BATCH: usize = 32;
 /// Polls of the queues between two checks for a message of the peer.
 const CONTROL_INTERVAL: u32 = 64;
-/// Time without a message after which those of an unreliable connection that have not arrived are lost. On a busy machine,
-/// a thread that drives the device may not run for some 100 ms.
+/// Time without a message after which those of an unreliable connection that have not arrived are lost. On a busy
+/// machine, a thread that drives the device may not run for some 100 ms.
 const UC_GRACE: Duration = Duration::from_secs(1);
 /// Batches of completions between two updates of the progress bar.
 const PROGRESS_INTERVAL: u64 = 64;
@@ -37,7 +37,6 @@ pub(super) fn run(bench: &mut Bench, size: u32) -> anyhow::Result<Option<Row>> {
     let mut own: Option<BwRow> = None;
     let mut peer: Option<Done> = None;
     let mut looks = 0_u32;
-    let mut uc_stall = None;
     if let Some(sender) = &mut sender {
         sender.start(bench);
     }
@@ -63,7 +62,7 @@ pub(super) fn run(bench: &mut Bench, size: u32) -> anyhow::Result<Option<Row>> {
         let sent_all = sender.is_none() || own.is_some();
         let got_all = match &peer {
             None => !bench.peer_initiates(),
-            Some(done) => receiver.as_ref().is_none_or(|r| r.has_all(bench, done, worked, &mut uc_stall)),
+            Some(done) => receiver.as_mut().is_none_or(|r| r.has_all(bench, done, worked)),
         };
         if sent_all && got_all {
             break;
@@ -354,6 +353,8 @@ struct Receiver {
     received: Vec<u64>,
     /// Times of the first and of the last completion.
     span: Option<(Instant, Instant)>,
+    /// Watches the messages of an unreliable connection, from the end of the peer's part on.
+    uc_stall: Option<Stall>,
     scratch: Vec<u8>,
     cqes: Vec<Cqe>,
 }
@@ -371,6 +372,7 @@ impl Receiver {
             verify: bench.params.verify,
             received: vec![0; bench.lanes.len()],
             span: None,
+            uc_stall: None,
             scratch: vec![0; size as usize],
             cqes: Vec::with_capacity(CQE_BATCH),
         }))
@@ -403,15 +405,15 @@ impl Receiver {
         Ok(true)
     }
 
-    /// Returns whether no more messages are to be expected of a peer that is done. `worked`: whether the last poll found
-    /// a completion; `uc_stall`: watches the messages of an unreliable connection from the end of the peer's part on.
-    fn has_all(&self, bench: &Bench, done: &Done, worked: bool, uc_stall: &mut Option<Stall>) -> bool {
+    /// Returns whether no more messages are to be expected of a peer that is done. `worked`: whether the last poll
+    /// found a completion.
+    fn has_all(&mut self, bench: &Bench, done: &Done, worked: bool) -> bool {
         let is_uc = bench.params.connection == Connection::Uc;
         match &done.sent {
             Some(sent) if self.received == *sent => true,
             _ if is_uc => {
                 let now = Instant::now();
-                let stall = uc_stall.get_or_insert_with(|| Stall::new(UC_GRACE, now));
+                let stall = self.uc_stall.get_or_insert_with(|| Stall::new(UC_GRACE, now));
                 stall.is_over(now, || self.received.iter().sum())
             }
             Some(_) => false,

@@ -346,14 +346,14 @@ impl GoBackN {
     }
 
     /// After a timeout, takes the packets in flight at the timeout as in flight again, except the last packet, which is
-    /// retransmitted. If the last packet is a READ request, changes nothing and returns false.
+    /// retransmitted, and returns true. If the last packet is a READ request, changes nothing and returns false.
     pub(crate) fn retransmit_last(&mut self, requests: &mut impl Requests) -> bool {
         let last = self.max_sent.minus(1);
-        let is_read = requests.request_at(last).is_none_or(|request| request.is_read);
-        if !is_read {
-            self.next = last;
+        if requests.request_at(last).is_none_or(|request| request.is_read) {
+            return false;
         }
-        !is_read
+        self.next = last;
+        true
     }
 
     /// After an expiry of the loss timer or an RNR NAK, moves `next` back to `una`. A later PSN sequence error or
