@@ -346,10 +346,11 @@ impl GoBackN {
     }
 
     /// After a timeout, takes the packets in flight at the timeout as in flight again, except the last packet, which is
-    /// retransmitted, and returns true. If the last packet is a READ request, changes nothing and returns false.
+    /// retransmitted, and returns true. If the last packet is a response of a READ with several responses, changes
+    /// nothing and returns false: to request this response again would be one more READ request in flight.
     pub(crate) fn retransmit_last(&mut self, requests: &mut impl Requests) -> bool {
         let last = self.max_sent.minus(1);
-        if requests.request_at(last).is_none_or(|request| request.is_read) {
+        if requests.request_at(last).is_none_or(|request| request.is_read && request.packets > 1) {
             return false;
         }
         self.next = last;

@@ -34,10 +34,13 @@ const UNSHOWN_LOSS_PKTS_MAX: u32 = 2;
 ///   acknowledges the probe alone,
 ///     < 1/4 shortest RTT after the probe      in flight: the ACK is of una's first transmission (Eifel, RFC 3522)
 ///     more than two packets above the probe,  in flight, and the last packet is retransmitted: if packets below the
-///       of which the last is no READ          last are lost, a NAK follows (F-RTO, RFC 5682, sends new packets)
+///       the last is no part of a longer READ  last are lost, a NAK follows (F-RTO, RFC 5682, sends new packets)
 ///     before the first round-trip sample      in flight
 ///     otherwise                               lost
 /// ```
+/// If an ACK follows the retransmission of the last packet, the probe was spurious: the first transmission of the probed
+/// packet was only acknowledged late, and the time from this transmission to its ACK is a round-trip sample (the Eifel
+/// response, RFC 4015, section 3.2). If the PTO were not raised so, each delay of this length would cause probes again.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 // The compiler encodes the variant of an outer enum in unused values of one inner field: the field with the most unused
 // values. For the enums that contain a queue pair, this field must be `qp::rc::Responses`, whose tag has 64 bits.
@@ -50,7 +53,10 @@ enum Probe {
         at: Instant,
     },
     /// An ACK acknowledged the probe alone, the last packet is retransmitted, and no response arrived since.
-    LastInFlight,
+    /// `rtt_nanos`: time from the first transmission of the probed packet to this ACK; `None` if it was not measured.
+    LastInFlight {
+        rtt_nanos: Option<u64>,
+    },
 }
 
 /// Loss timer of a requester: expires at the probe timeout or at the local ACK timeout, whichever is first; under
@@ -112,7 +118,7 @@ impl LossTimer {
         match self.probe {
             Probe::None => None,
             Probe::InFlight { .. } => Some(1),
-            Probe::LastInFlight => Some(sent_pkts()),
+            Probe::LastInFlight { .. } => Some(sent_pkts()),
         }
     }
 
@@ -248,40 +254,65 @@ impl LossTimer {
         }
         match (self.end_probe(), result.answers) {
             (Probe::InFlight { at }, Some(answers)) => {
-                self.on_probe_acked(scheme, result, answers, requests, now.nanos_since(at));
+                self.on_probe_acked(scheme, result, answers, requests, at, now);
             }
-            // The probe may have elicited the NAK, so the round-trip measurement is cancelled (Karn's algorithm).
-            (Probe::InFlight { .. }, None) => self.rto.cancel(),
-            (Probe::LastInFlight | Probe::None, _) => {}
+            (Probe::LastInFlight { rtt_nanos }, Some(_)) if !result.has_gone_back => {
+                // If the ACK arrives before the last packet is retransmitted, this packet is not retransmitted.
+                scheme.undo_timeout();
+                self.rto.on_spurious();
+                if let Some(rtt_nanos) = rtt_nanos {
+                    self.rto.on_sample(rtt_nanos);
+                }
+            }
+            // The retransmission may have elicited the NAK, so the round-trip measurement is cancelled (Karn's algorithm).
+            (Probe::InFlight { .. } | Probe::LastInFlight { .. }, _) => self.rto.cancel(),
+            (Probe::None, _) => {}
         }
         let rtt_nanos = self.take_rtt_sample(scheme, result, now);
         if result.acked_pkts > 0 {
             self.last_progress_at = now;
         }
-        self.rearm(scheme.sent(), scheme.unacked(), now);
+        if matches!(self.probe, Probe::LastInFlight { .. }) {
+            // The backoff does not end, because the probe may have been spurious: a PTO that expired too soon once would
+            // do so again.
+            self.arm(scheme.unacked(), now);
+        } else {
+            self.rearm(scheme.sent(), scheme.unacked(), now);
+        }
         rtt_nanos
     }
 
-    /// Decides by the table of [`Probe`], after an ACK, whether the packets above the probe are in flight. `nanos`:
-    /// time since the probe was sent. Unless the first transmission of the probed packet elicited the ACK, cancels the
-    /// round-trip measurement, because the timed packet may have been retransmitted (Karn's algorithm, RFC 6298
-    /// section 3).
+    /// Decides by the table of [`Probe`], after an ACK, whether the packets above the probe are in flight. `at`: time at
+    /// which the probe was sent. If the probe may have elicited the ACK, cancels the round-trip measurement (Karn's
+    /// algorithm, RFC 6298 section 3), or keeps it in [`Probe::LastInFlight`] until the next response.
     fn on_probe_acked(
         &mut self,
         scheme: &mut GoBackN,
         result: &RecoveryResult,
         answers: Answers,
         requests: &mut impl Requests,
-        nanos: u64,
+        at: Instant,
+        now: Instant,
     ) {
         // If the ACK arrives less than 1/4 of the shortest round trip after the probe, the first transmission of the
         // probed packet elicited the ACK. The limit is not the whole shortest round trip, because each measured round
         // trip may include queueing behind packets of this queue pair: without queueing, the ACK of the probe may
         // arrive in less than the shortest measured round trip.
-        let is_early = nanos < self.rto.min_nanos() / 4;
+        let is_early = now.nanos_since(at) < self.rto.min_nanos() / 4;
         let is_any = answers == Answers::Any;
         let is_alone = is_any && result.acked_pkts == 1;
         let is_first = answers == Answers::First || (is_alone && is_early);
+        let is_unshown =
+            is_alone && !is_first && !result.has_gone_back && scheme.sent() > UNSHOWN_LOSS_PKTS_MAX;
+        if is_unshown && scheme.retransmit_last(requests) {
+            let rtt_nanos = if self.is_timed_acked(scheme) { self.rto.take_timed(now) } else { None };
+            if self.rto.timed() == Some(scheme.next_psn()) {
+                // The last packet is timed, and is retransmitted now.
+                self.rto.cancel();
+            }
+            self.probe = Probe::LastInFlight { rtt_nanos };
+            return;
+        }
         if is_first {
             self.rto.on_spurious();
         } else {
@@ -290,10 +321,7 @@ impl LossTimer {
         if result.has_gone_back {
             return;
         }
-        let is_unshown = is_alone && !is_first && scheme.sent() > UNSHOWN_LOSS_PKTS_MAX;
-        if is_unshown && scheme.retransmit_last(requests) {
-            self.probe = Probe::LastInFlight;
-        } else if is_first || (is_any && (!is_alone || self.rto.min_nanos() == 0)) {
+        if is_first || (is_any && (!is_alone || self.rto.min_nanos() == 0)) {
             scheme.undo_timeout();
         }
     }
@@ -332,13 +360,16 @@ impl LossTimer {
         self.timer.restart_for(now, self.rto.wait_nanos(unacked_pkts), self.last_progress_at);
     }
 
+    /// Returns whether a packet is timed that is acknowledged by now; under both kinds of go-back-N only.
+    fn is_timed_acked(&self, scheme: &GoBackN) -> bool {
+        self.rto.timed().is_some_and(|timed| timed.index_in(scheme.una(), scheme.sent()).is_none())
+    }
+
     /// Under both kinds of go-back-N, returns the round trip of the timed packet in nanoseconds, if the response newly
     /// acknowledges this packet. If the response causes retransmissions, cancels the measurement, because this packet
     /// is retransmitted, too.
     fn take_rtt_sample(&mut self, scheme: &GoBackN, result: &RecoveryResult, now: Instant) -> Option<u64> {
-        let timed = self.rto.timed()?;
-        let is_answered = timed.index_in(scheme.una(), scheme.sent()).is_none();
-        let rtt_nanos = if is_answered { self.rto.on_acked(now) } else { None };
+        let rtt_nanos = if self.is_timed_acked(scheme) { self.rto.on_acked(now) } else { None };
         if result.has_gone_back {
             self.rto.cancel();
         }

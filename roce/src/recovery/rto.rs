@@ -78,7 +78,8 @@ impl RetransmitTimer {
 /// ```text
 ///   progress -- PTO --> probe -- 2 PTO --> probe -- 4 PTO --> probe ..
 ///   bound = RTO_LOW_NANOS with up to RTO_LOW_PKTS in flight, otherwise RTO_HIGH_NANOS
-///   PTO   = 2 srtt + 4 rttvar, at least probe_min;   before the first round-trip sample: bound, at least probe_min
+///   PTO   = 2 srtt + 4 rttvar, at least probe_min;   before the first round-trip sample: bound, at least probe_min,
+///           and from the fourth expiry on quadrupled instead of doubled
 ///   probe_min = 10 us, doubled up to 100 us by each spurious probe, 10 us again after a detected loss
 ///   RTO   = srtt + 4 rttvar, at least bound;     before the first round-trip sample: 1 ms
 ///   from the second probe on, a probe after a wait of RTO or more is reported to congestion control as a loss
@@ -96,7 +97,7 @@ pub(crate) struct AdaptiveRto {
     /// The timed packet, whose round trip is measured since `timed_at`; valid unless `timed_at` is none.
     timed_psn: Psn,
     timed_at: OptionalInstant,
-    /// Number of times that the next PTO is doubled.
+    /// Number of expiries for which the next PTO is doubled (or quadrupled, see [`UNMEASURED_DOUBLINGS_MAX`]).
     backoff: u8,
     /// Number of probe timeouts that expired since the last round-trip sample of a timed packet (`timed_psn`, the
     /// packet whose round trip is being measured).
@@ -122,6 +123,9 @@ const RTO_LOW_PKTS: u32 = 3;
 /// After this number of probe timeouts without a round-trip sample of a timed packet (`timed_psn`, the packet whose
 /// round trip is being measured), only such a sample ends the backoff of the PTO.
 const EXPIRIES_UNMEASURED_MAX: u8 = 8;
+/// Number of probe timeouts before the first round-trip sample that double the PTO; each further one quadruples it,
+/// because a peer that has not responded yet is more probable than the loss of four probes.
+const UNMEASURED_DOUBLINGS_MAX: u8 = 3;
 /// Largest number of times that the PTO is doubled.
 const BACKOFF_MAX: u8 = 16;
 
@@ -181,11 +185,16 @@ impl AdaptiveRto {
 
     /// Records the ACK of the packet whose round trip is being measured. Returns this round trip in nanoseconds.
     pub(crate) fn on_acked(&mut self, now: Instant) -> Option<u64> {
-        let timed_at = self.timed_at.take()?;
+        let rtt = self.take_timed(now)?;
         (self.backoff, self.unmeasured) = (0, 0);
-        let rtt = now.nanos_since(timed_at);
         self.on_sample(rtt);
         Some(rtt)
+    }
+
+    /// Ends the round-trip measurement without a sample. Returns the time since the timed packet was sent, in
+    /// nanoseconds.
+    pub(crate) fn take_timed(&mut self, now: Instant) -> Option<u64> {
+        self.timed_at.take().map(|timed_at| now.nanos_since(timed_at))
     }
 
     pub(crate) fn on_sample(&mut self, rtt: u64) {
@@ -219,17 +228,18 @@ impl AdaptiveRto {
         }
     }
 
-    /// Returns the time to wait before the next probe, in nanoseconds: the PTO, doubled `backoff` times.
+    /// Returns the time to wait before the next probe, in nanoseconds: the PTO after `backoff` expiries.
     /// `in_flight_pkts` selects the PTO before the first round-trip sample.
     pub(crate) fn wait_nanos(&self, in_flight_pkts: u32) -> u64 {
-        let first = if self.srtt_nanos == 0 {
-            floor_nanos(in_flight_pkts).max(self.probe_min_nanos())
+        let (pto_nanos, doublings) = if self.srtt_nanos == 0 {
+            let doublings = self.backoff + self.backoff.saturating_sub(UNMEASURED_DOUBLINGS_MAX);
+            (floor_nanos(in_flight_pkts), doublings)
         } else {
             // The PTO is computed from `srtt`: if packets wait in a standing queue, a PTO computed from the shortest
             // round trip would expire before the ACK arrives (RFC 8985, section 7.2).
-            (2 * self.srtt_nanos + 4 * self.rttvar_nanos).max(self.probe_min_nanos())
+            (2 * self.srtt_nanos + 4 * self.rttvar_nanos, self.backoff)
         };
-        first << self.backoff.min(BACKOFF_MAX)
+        pto_nanos.max(self.probe_min_nanos()) << doublings.min(BACKOFF_MAX)
     }
 
     pub(crate) fn on_expired(&mut self, in_flight_pkts: u32) -> Expiry {
@@ -315,7 +325,7 @@ mod tests {
         let mut rto = AdaptiveRto::default();
         let waits = expire_all(&mut rto, RTO_LOW_PKTS);
         assert_eq!(waits[..2], [(100_000, first), (200_000, longer)]);
-        assert_eq!(waits[3..5], [(800_000, longer), (1_600_000, timeout)]);
+        assert_eq!(waits[3..6], [(800_000, longer), (3_200_000, timeout), (12_800_000, timeout)]);
         rto.on_progress();
         let waits = expire_all(&mut rto, RTO_LOW_PKTS + 1);
         assert_eq!(waits[..3], [(320_000, first), (640_000, longer), (1_280_000, timeout)]);
