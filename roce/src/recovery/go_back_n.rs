@@ -554,6 +554,54 @@ mod tests {
         }
     }
 
+    fn respond(scheme: &mut GoBackN, index: u32) -> RecoveryResult {
+        let psn = FIRST.plus(index);
+        let request = Reads.request_at(psn).expect("all PSNs are of READs");
+        let ends_message = psn.plus(1) == request.end();
+        scheme.on_event(&AckEvent::ReadResponse { psn, request, ends_message }, &mut Reads)
+    }
+
+    #[test]
+    fn a_read_response_above_a_missing_one_is_an_implied_nak_and_is_kept() {
+        let mut scheme = sent(16);
+        let none = RecoveryResult { changes_loss_window: true, ..RecoveryResult::default() };
+        let implied = RecoveryResult { nak: Some(Nak::Implied), ..none };
+        let gone_back = RecoveryResult { has_gone_back: true, changed: true, ..implied };
+        assert_eq!(respond(&mut scheme, 2), gone_back);
+        assert_eq!(retransmissions(&mut scheme, 4), [(0, 2)]);
+        assert_eq!(respond(&mut scheme, 5), implied, "0 is requested already");
+        let acked = |acked_pkts, has_gone_back, answers| RecoveryResult {
+            acked_pkts,
+            has_gone_back,
+            is_executed: true,
+            changed: true,
+            answers: Some(answers),
+            ..none
+        };
+        assert_eq!(respond(&mut scheme, 0), acked(1, false, Answers::First));
+        assert_eq!(respond(&mut scheme, 1), acked(2, true, Answers::First), "3 is missing");
+        assert_eq!(respond(&mut scheme, 3), acked(1, false, Answers::Any));
+        let mut scheme = sent(2 * RECEIVED_PKTS_MAX);
+        assert_eq!(respond(&mut scheme, RECEIVED_PKTS_MAX), gone_back);
+        assert!(!scheme.has_received(), "beyond the window: not kept");
+    }
+
+    #[test]
+    fn one_loss_moves_the_next_psn_back_once() {
+        let mut scheme = sent(16);
+        assert!(scheme.acknowledge(Acknowledgement::Lost { next: FIRST }).lost);
+        assert!(!scheme.acknowledge(received(0, 2)).lost, "the NAK was for the same loss");
+        let mut scheme = sent(16);
+        assert!(scheme.acknowledge(received(0, 8)).lost);
+        assert_eq!(retransmissions(&mut scheme, 16), [(0, 8)]);
+        assert!(!scheme.acknowledge(acked(3)).lost, "3 to 7 are requested already");
+    }
+
+    #[test]
+    fn a_first_read_request_is_for_all_responses() {
+        assert_eq!(GoBackN::new(FIRST, true).read_part(16), 16);
+    }
+
     #[test]
     fn a_refusal_above_a_missing_response_acknowledges_no_read() {
         let mut scheme = sent(16);

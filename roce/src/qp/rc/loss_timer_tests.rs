@@ -6,6 +6,7 @@
 //!     send N    N SENDs of one packet, the last with AckReq    read N   a READ of N responses
 //!     ack P, nak P    ACK of all PSNs below P; PSN sequence error with PSN P
 //!     sack P Q..      SACK: PSNs below P executed, PSNs Q.. buffered     stale    a stale response
+//!     dup P           SACK: PSNs below P executed, P - 1 was a duplicate
 //!     resp P          READ response LAST or ONLY with PSN P
 //!     part P          resp P, for an ONLY elicited by a probe that requests no other response
 //!     first P         READ response FIRST or MIDDLE with PSN P
@@ -44,6 +45,7 @@ struct Row {
     timeout: u8,
     retry_count: u8,
     rnr_retry: u8,
+    congestion: &'static str,
     steps: &'static [(&'static str, &'static str)],
     counters: &'static str,
 }
@@ -55,6 +57,7 @@ const ROW: Row = Row {
     timeout: TIMEOUT_MS,
     retry_count: 7,
     rnr_retry: 6,
+    congestion: "window:64",
     steps: &[],
     counters: "",
 };
@@ -76,7 +79,7 @@ impl Sender {
             retry_count: row.retry_count,
             rnr_retry: row.rnr_retry,
             max_rd_atomic: 4,
-            congestion: Some(CongestionScheme::Window { window_pkts: 64 }),
+            congestion: Some(row.congestion.parse::<CongestionScheme>().expect("a scheme")),
             recovery,
             ..ConnAttr::default()
         };
@@ -136,10 +139,11 @@ impl Sender {
         self.respond(ResponseEvent::Ack(AckEvent::ReadResponse { psn: psn(at), request, ends_message }));
     }
 
+    /// A SACK triggered by the last of `buffered`; if `buffered` is empty, by the duplicate of the PSN below `next`.
     fn sack(&mut self, next: i32, buffered: &[i32]) {
         let bits = buffered.iter().fold(0u32, |bits, at| bits | 1 << (at - next - 1));
-        let trigger = psn(*buffered.last().expect("a SACK of the tables has a bit"));
-        let header = SackEth { version: SackEth::VERSION, duplicate: false, no_room: false, trigger };
+        let (duplicate, trigger) = (buffered.is_empty(), psn(*buffered.last().unwrap_or(&(next - 1))));
+        let header = SackEth { version: SackEth::VERSION, duplicate, no_room: false, trigger };
         let bitmap = &bits.to_be_bytes();
         self.respond(ResponseEvent::Ack(AckEvent::Sack { next: psn(next), header, bitmap }));
     }
@@ -162,6 +166,7 @@ impl Sender {
             ("ack", [next]) => self.respond(ResponseEvent::Ack(AckEvent::Ack { next: psn(*next) })),
             ("nak", [next]) => self.respond(ResponseEvent::Ack(AckEvent::SequenceError { next: psn(*next) })),
             ("sack", [next, buffered @ ..]) => self.sack(*next, buffered),
+            ("dup", [next]) => self.sack(*next, &[]),
             ("resp" | "part", [at]) => self.response(*at, true),
             ("first", [at]) => self.response(*at, false),
             ("stale", []) => self.respond(ResponseEvent::Stale),
@@ -270,6 +275,35 @@ const PROBES: &[Row] = &[
                    ("180 out", "340 >2"), ("184.999 ack 2", "264.999"), ("264.999 time", "424.999 >2"),
                    ("264.999 out", "424.999 >3")],
           counters: "tail_probes 2", ..ROW },
+    Row { name: "an ACK of the probe alone, a quarter of the shortest round trip after it: either transmission",
+          schemes: &[IMPROVED],
+          steps: &[("0 send 1", "100"), ("20 ack 1", "-"), ("100 send 3", "180"), ("180 time", "340 >1"),
+                   ("180 out", "340 >2"), ("185 ack 2", "265 >2")],
+          counters: "tail_probes", ..ROW },
+    Row { name: "an early ACK of more than the probe is no round trip", schemes: &[IMPROVED],
+          steps: &[("0 send 1", "100"), ("20 ack 1", "-"), ("100 send 1", "180"), ("100 send 2", "180"),
+                   ("180 time", "340 >1"), ("180 out", "340 >2"), ("184 ack 3", "264")],
+          counters: "tail_probes", ..ROW },
+    Row { name: "a probe that is not spurious does not raise the lower bound of the PTO, 10 us", schemes: &[SELECTIVE],
+          steps: &[("0 send 1", "100"), ("1 ack 1", "-"), ("10 send 1", "20"), ("20 time", "40 >1"),
+                   ("20 out", "40"), ("30 ack 2", "-"), ("50 send 1", "60")],
+          counters: "tail_probes", ..ROW },
+    Row { name: "after a probe, a spurious retransmission doubles the lower bound until a loss", schemes: &[SELECTIVE],
+          steps: &[("0 send 1", "100"), ("1 ack 1", "-"), ("10 send 3", "20"), ("20 time", "40 >3"),
+                   ("20 out", "40"), ("22 sack 1 3", "32 >1"), ("22 out", "32"), ("23 dup 2", "43"),
+                   ("24 ack 4", "-"), ("50 send 1", "70"), ("51 ack 5", "-"), ("60 send 20", "80"),
+                   ("61 sack 5 24", "71 >5")],
+          counters: "sacks_received 3, spurious_retransmits, tail_probes", ..ROW },
+    Row { name: "a spurious retransmission without a probe does not", schemes: &[SELECTIVE],
+          steps: &[("0 send 1", "100"), ("1 ack 1", "-"), ("10 send 3", "20"), ("12 sack 1 3", "22 >1"),
+                   ("12 out", "22"), ("13 dup 2", "23"), ("14 ack 4", "-"), ("50 send 1", "60")],
+          counters: "sacks_received 2, spurious_retransmits", ..ROW },
+    Row { name: "the packet that is timed is lost: its round trip is not measured", schemes: &[SELECTIVE],
+          steps: &[("0 send 1", "100"), ("20 ack 1", "-"), ("100 send 1", "180"), ("100 send 1", "180"),
+                   ("120 sack 1 2", "200 >1"), ("120 out", "200"), ("150 ack 3", "-"), ("200 send 1", "280")],
+          counters: "sacks_received", ..ROW },
+    Row { name: "congestion control by round trips: each ACK yields one", schemes: &[SELECTIVE], congestion: "swift",
+          steps: &[("0 send 2", "100"), ("20 ack 1", "100")], ..ROW },
     Row { name: "an ACK of the probe alone, with three packets above it: the last, then what a NAK shows",
           schemes: &[IMPROVED],
           steps: &[("0 send 1", "100"), ("20 ack 1", "-"), ("100 send 4", "180"), ("180 time", "340 >1"),
@@ -391,6 +425,11 @@ const LOCAL_ACK_TIMEOUTS: &[Row] = &[
                    ("300 out", "700"),
                    ("700 time", "1500 >0"), ("700 out", "1500"), ("1500 time", "4700 >0")],
           counters: "tail_probes 4", ..ROW },
+    Row { name: "a loss is no progress: the local ACK timeout runs on", schemes: &[SELECTIVE], timeout: TIMEOUT_SHORT,
+          steps: &[("0 send 5", "100"), ("50 sack 0 4", "131.072 >0")], counters: "sacks_received", ..ROW },
+    Row { name: "a NAK of the oldest packet is no progress: the local ACK timeout runs on", schemes: &[IMPROVED],
+          timeout: TIMEOUT_SHORT,
+          steps: &[("0 send 3", "100"), ("50 nak 0", "131.072 >0 y6")], counters: "packet_seq_err", ..ROW },
     Row { name: "a probe is no retry; a local ACK timeout is", rule: "9.7.6.1.3", timeout: TIMEOUT_SHORT,
           retry_count: 2,
           steps: &[("0 send 1", "100"), ("100 time", "131.072 >0"), ("100 out", "131.072"),
