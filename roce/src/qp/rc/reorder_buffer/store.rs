@@ -457,13 +457,16 @@ mod tests {
 
     #[test]
     fn a_greedy_queue_pair_leaves_reservations_and_a_part_of_the_rest() {
-        let mut store = store_of(BYTES_MAX, 4);
-        let taken = [0, 1, 2].map(|greedy| fill(&mut store, greedy));
-        let rest = CELLS_MAX - 4 * RESERVED;
-        let share = (REORDER_SHARE_OF_FREE * rest).div_ceil(REORDER_SHARE_OF_FREE + 1);
-        assert_eq!(taken[0] - RESERVED, share);
-        assert!(taken[1] > RESERVED, "the second finds cells of the rest");
-        assert!(fill(&mut store, 3) >= RESERVED, "its reservation");
+        let ends_at_the_limit = 4 * RESERVED + 200 * (REORDER_SHARE_OF_FREE + 1);
+        for cells_max in [CELLS_MAX, ends_at_the_limit] {
+            let mut store = store_of(cells_max as usize * CELL_BYTES, 4);
+            let taken = [0, 1, 2].map(|greedy| fill(&mut store, greedy));
+            let rest = cells_max - 4 * RESERVED;
+            let share = (REORDER_SHARE_OF_FREE * rest).div_ceil(REORDER_SHARE_OF_FREE + 1);
+            assert_eq!(taken[0] - RESERVED, share);
+            assert!(taken[1] > RESERVED, "the second finds cells of the rest");
+            assert!(fill(&mut store, 3) >= RESERVED, "its reservation");
+        }
     }
 
     #[test]
@@ -475,6 +478,26 @@ mod tests {
         let taken = fill(&mut store, 0);
         assert_eq!((store.reserved, store.unreserved), (RESERVED, taken - RESERVED));
         assert!(!store.has_room(7, 1), "closed");
+    }
+
+    #[test]
+    fn cells_of_a_shrinking_reservation_become_unreserved() {
+        let mut store = store_of(BYTES_MAX, 1);
+        (0..RESERVED).for_each(|_| assert!(store.insert_body(0, header(0), &[], Instant::ZERO).is_some()));
+        assert_eq!(store.unreserved, 0);
+        (1..CELLS_MAX as usize).for_each(|slot| store.open(slot));
+        assert_eq!((store.reserved, store.unreserved), (0, RESERVED));
+    }
+
+    #[test]
+    fn memory_grows_by_the_cells_that_are_not_free() {
+        let mut store = store_of(2 * SEGMENT_CELLS as usize * CELL_BYTES, 1);
+        let [first, _] = [3, 1].map(|cells| fill_with(&mut store, cells, 0));
+        assert!(store.remove(first).is_some());
+        fill_with(&mut store, 4, 0);
+        assert_eq!(store.used, 5, "three cells were free");
+        (store.taken..SEGMENT_CELLS).for_each(|_| assert!(fill_with(&mut store, 1, 0) < SEGMENT_CELLS));
+        assert_eq!(store.segments.len(), 1, "exactly full");
     }
 
     #[test]
