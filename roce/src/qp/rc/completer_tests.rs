@@ -29,6 +29,7 @@ const SENT_PKTS: u32 = 8;
 /// Length of the READ from PSN `FIRST_PSN` + 1 on, in bytes; the payload of its last response has 100 bytes.
 const READ_BYTES: u32 = 2 * MTU_BYTES + 100;
 const SHORT_READ_BYTES: u32 = 8;
+const MEMORY_BYTES: usize = 8192;
 /// Offset in the memory region, in bytes, at which the response to the READ with PSN `FIRST_PSN` + 7 is placed.
 const SHORT_READ_AT: u64 = 4096;
 
@@ -41,7 +42,7 @@ struct Bench {
 
 impl Bench {
     fn new(access: Access) -> Self {
-        let (mut memory, bytes) = (MemoryView::alone(1), Memory::alloc(8192));
+        let (mut memory, bytes) = (MemoryView::alone(1), Memory::alloc(MEMORY_BYTES));
         let mut random = Random::new([3; 32]);
         let register = |table: &MemoryTable| table.register(|| random.bits(), PD, bytes.clone(), 0, access);
         let (lkey, _) = memory.with_table(register).expect("there is room");
@@ -101,24 +102,28 @@ impl Bench {
         } else {
             Recovery::GoBackN(scheme)
         };
+        self.respond(&row.response, row.una, &recovery)
+    }
+
+    fn respond(&mut self, response: &Pkt, una: i32, recovery: &Recovery) -> Event {
         // Completes all work requests below una, as the engine does.
-        while self.outstanding.oldest().is_some_and(|span| span.end().offset_from(psn(row.una)) <= Some(0)) {
+        while self.outstanding.oldest().is_some_and(|span| span.end().offset_from(psn(una)) <= Some(0)) {
             self.outstanding.pop();
         }
-        let frame = row.response.frame(&[]);
+        let frame = response.frame(&[]);
         let packet = Packet::parse(&frame).expect("responses of the table are well-formed");
         let mut completer = Completer {
             outstanding: &mut self.outstanding,
-            una: psn(row.una),
-            sent,
-            recovery: &recovery,
+            una: psn(una),
+            sent: (SENT_PKTS as i32 - una) as u32,
+            recovery,
             mtu_bytes: MTU_BYTES,
             memory: &self.memory,
             pd: PD,
             counters: &mut self.counters,
         };
         let event = completer.on_response(&packet);
-        match (&recovery, event) {
+        match (recovery, event) {
             (Recovery::GoBackN(scheme), ResponseEvent::Ack(event)) => {
                 // Counts the NAK that go-back-N derives from the event, as the requester does.
                 let (acknowledgement, nak) = scheme.interpret(&event, &mut self.outstanding);
@@ -452,6 +457,24 @@ fn each_response_gives_its_event() {
     assert!(failed.is_empty(), "{} rows:\n{}", failed.len(), failed.join("\n"));
 }
 
+#[test]
+fn a_stale_response_to_a_retransmitted_read_is_a_duplicate() {
+    let (una, read) = (4, PsnSpan { first: psn(1), packets: 3, is_read: true });
+    let mut log = SentLog::new(read.first, 64);
+    log.on_sent(read.first, SENT_PKTS - 1, Instant::ZERO);
+    log.retransmit(read);
+    log.on_sent(read.first, read.packets, Instant::ZERO);
+    let time = AckTime { now: Instant::ZERO, rtt_min_nanos: 0 };
+    log.on_read_executed(read.first, read.packets, time);
+    (1..una).for_each(|index| log.on_response(psn(index), time));
+    assert_eq!(log.una(), psn(una));
+    let recovery = Recovery::SelectiveRepeat(Box::new(SelectiveRepeat::from_log(log)));
+    let rows = [(middle(2), Duplicate(2)), (ack(2), Stale), (ack(0), Stale)];
+    for (response, wanted) in rows {
+        assert_eq!(Bench::new(Access::LOCAL_WRITE).respond(&response, una, &recovery), wanted);
+    }
+}
+
 type PlacedRow = (&'static str, i32, Pkt, &'static [(usize, u8)]);
 
 /// Rows: name; una; response; bytes of the memory region, as (offset, value), after the completer processed the
@@ -476,6 +499,8 @@ fn payload_of_read_responses_is_placed() {
             for (offset, wanted) in *bytes {
                 assert_eq!(bench.byte(*offset), *wanted, "{name}: byte {offset}");
             }
+            let placed = (0..MEMORY_BYTES).filter(|offset| bench.byte(*offset) != 0).count();
+            assert_eq!(bench.counters.rcvd_bytes, placed as u64, "{name}");
         }
     }
 }
