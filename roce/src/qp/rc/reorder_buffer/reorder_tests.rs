@@ -144,6 +144,40 @@ const CONTENTS: &[Row] = &[
 ];
 
 #[test]
+fn packets_of_one_psn_with_different_contents_are_told_apart() {
+    let at_index = index_of(psn(3));
+    let buffered = Pkt::new(Opcode::RC_RDMA_WRITE_MIDDLE, at_index, 2 * SHORT as u32);
+    let frame_of = |pkt: &Pkt| pkt.frame(&[]);
+    let mut last_byte = frame_of(&buffered);
+    let icrc_at = last_byte.len() - 4;
+    last_byte[icrc_at - 1] ^= 1;
+    let rows = [
+        ("the same", frame_of(&buffered), true),
+        ("AckReq", frame_of(&Pkt { ack_req: true, ..buffered }), true),
+        ("payload", frame_of(&Pkt { fill: 1, ..buffered }), false),
+        ("last byte of the payload", last_byte, false),
+        ("length", frame_of(&Pkt { len_bytes: SHORT as u32, ..buffered }), false),
+        ("opcode", frame_of(&Pkt { opcode: Opcode::RC_RDMA_WRITE_LAST, ..buffered }), false),
+        ("solicited event", frame_of(&Pkt { solicited: true, ..buffered }), false),
+    ];
+    for payload in [Payload::Carried, Payload::Phantom] {
+        let mut store = ReorderStore::new(BYTES_MAX, payload);
+        store.open(0);
+        let mut buffer = ReorderBuffer::new(WINDOW_PKTS, false);
+        for (name, frame, is_same) in &rows {
+            let packet = Packet::parse(frame).expect("well-formed");
+            let found = buffer.is_same(EXPECTED, &packet, &store);
+            let compared = *is_same || payload == Payload::Phantom;
+            assert_eq!(found, (*name != "the same").then_some(compared), "{name}");
+            if found.is_none() {
+                assert!(buffer.buffer(&packet, (EXPECTED, 0, at(0)), &mut store, &mut 0));
+                assert_eq!(buffer.is_same(EXPECTED, &packet, &store), Some(true));
+            }
+        }
+    }
+}
+
+#[test]
 fn requests_are_found_by_slot_and_psn() {
     for (name, steps, wanted, taken) in CONTENTS {
         let mut buffers = Buffers::new(BYTES_MAX, WINDOW_PKTS, 2);

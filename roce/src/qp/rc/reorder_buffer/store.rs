@@ -485,8 +485,11 @@ mod tests {
         let mut store = store_of(BYTES_MAX, 1);
         (0..RESERVED).for_each(|_| assert!(store.insert_body(0, header(0), &[], Instant::ZERO).is_some()));
         assert_eq!(store.unreserved, 0);
-        (1..CELLS_MAX as usize).for_each(|slot| store.open(slot));
-        assert_eq!((store.reserved, store.unreserved), (0, RESERVED));
+        for slot in 1..CELLS_MAX as usize {
+            store.open(slot);
+            assert_eq!(store.unreserved, RESERVED - store.reserved);
+        }
+        assert_eq!(store.reserved, 0);
     }
 
     #[test]
