@@ -352,3 +352,25 @@ fn indices_wrap_with_their_psns() {
     assert_eq!((psn(2), psn(3), psn(-1)), (Psn::new(Psn::COUNT - 1), Psn::new(0), Psn::new(Psn::COUNT - 4)));
     assert!((-4..=4).all(|index| index_of(psn(index)) == index));
 }
+
+/// PSN 1 arrives twice with different contents, while PSN 0 is missing and PSN 2 is buffered. The second packet replaces
+/// the first; under relaxed placement, PSN 2 is dropped, too.
+#[test]
+fn the_later_of_two_conflicting_packets_is_executed() {
+    for recovery in [IMPROVED, SELECTIVE] {
+        for (placement, executed) in [(Placement::InOrder, 3), (Placement::Relaxed, 2)] {
+            let mut bench = Bench::new(recovery, placement, 4);
+            let write = |at, fill| {
+                let packet = Pkt::new(Opcode::RC_RDMA_WRITE_ONLY, at, 16);
+                Pkt { fill, ..packet.remote(ALL, VA + 16 * at.unsigned_abs() as u64, 16) }
+            };
+            for (at, fill) in [(1, 1), (2, 1), (1, 2), (1, 2)] {
+                bench.receive(&write(at, fill));
+            }
+            assert_eq!(bench.counters.reorder_conflicts, 1, "{recovery}, {placement:?}");
+            bench.receive(&write(0, 1));
+            assert_eq!(index_of(bench.responder.expected_psn()), executed, "{recovery}, {placement:?}");
+            assert_eq!([bench.byte(0), bench.byte(16)], [1, 2], "{recovery}, {placement:?}");
+        }
+    }
+}
