@@ -232,7 +232,8 @@ impl AdaptiveRto {
     /// `in_flight_pkts` selects the PTO before the first round-trip sample.
     pub(crate) fn wait_nanos(&self, in_flight_pkts: u32) -> u64 {
         let (pto_nanos, doublings) = if self.srtt_nanos == 0 {
-            let doublings = self.backoff + self.backoff.saturating_sub(UNMEASURED_DOUBLINGS_MAX);
+            let doublings =
+                self.backoff.saturating_add(self.backoff.saturating_sub(UNMEASURED_DOUBLINGS_MAX));
             (floor_nanos(in_flight_pkts), doublings)
         } else {
             // The PTO is computed from `srtt`: if packets wait in a standing queue, a PTO computed from the shortest
@@ -356,6 +357,19 @@ mod tests {
             (4_700_000..5_200_000).contains(&waits[0].0),
             "{waits:?}: two round trips and four variations"
         );
+    }
+
+    #[test]
+    fn waits_before_a_sample_never_become_shorter() {
+        let mut rto = AdaptiveRto::default();
+        let waits: Vec<u64> = (0..300)
+            .map(|_| {
+                rto.on_expired(1);
+                rto.wait_nanos(1)
+            })
+            .collect();
+        assert!(waits.is_sorted());
+        assert_eq!(waits.last(), Some(&(RTO_LOW_NANOS << BACKOFF_MAX)));
     }
 
     #[test]
