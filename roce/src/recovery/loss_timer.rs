@@ -485,18 +485,22 @@ impl LossTimer {
 mod tests {
     use super::super::events::AckEvent;
     use super::*;
-    use crate::recovery::PsnSpan;
-    use crate::wire::PrecedingReads;
+    use crate::recovery::selective_repeat::tests::Sent;
 
     const FIRST_PSN: Psn = Psn::new(0xFF_FFFE);
 
-    /// Sends one packet at time 0, and returns the timer.
-    fn sent(scheme: RecoveryScheme, has_ack_req: bool, is_retransmission: bool, follows: bool) -> LossTimer {
+    /// Sends one packet at time 0.
+    fn sent(
+        scheme: RecoveryScheme,
+        has_ack_req: bool,
+        is_retransmission: bool,
+        follows: bool,
+    ) -> (LossTimer, Recovery) {
         let mut recovery = Recovery::new(scheme, FIRST_PSN);
         let mut timer = LossTimer::new(scheme, 8);
         recovery.on_sent(1, Instant::ZERO);
         timer.on_packet_sent(FIRST_PSN, has_ack_req, is_retransmission, || follows, &recovery, Instant::ZERO);
-        timer
+        (timer, recovery)
     }
 
     #[test]
@@ -504,7 +508,7 @@ mod tests {
         for [has_ack_req, is_retransmission, follows] in
             [0, 1, 2, 3, 4, 5, 6, 7].map(|bits| [1, 2, 4].map(|bit| bits & bit != 0))
         {
-            let timed = |scheme| sent(scheme, has_ack_req, is_retransmission, follows).rto.timed();
+            let timed = |scheme| sent(scheme, has_ack_req, is_retransmission, follows).0.rto.timed();
             let is_timed = has_ack_req && !is_retransmission;
             let plain = timed(RecoveryScheme::GoBackN);
             assert_eq!(
@@ -516,40 +520,14 @@ mod tests {
         }
     }
 
-    struct NoReads;
-
-    impl Requests for NoReads {
-        fn request_at(&mut self, psn: Psn) -> Option<PsnSpan> {
-            Some(PsnSpan { first: psn, packets: 1, is_read: false })
-        }
-
-        fn preceding_reads(&mut self, _psn: Psn) -> PrecedingReads {
-            PrecedingReads::NONE
-        }
-
-        fn has_reads(&self) -> bool {
-            false
-        }
-
-        fn on_read_answered(&mut self) {
-            unreachable!("there is no READ");
-        }
-
-        fn first_read_before(&self, _una: Psn, _end: Psn) -> Option<Psn> {
-            None
-        }
-    }
-
     #[test]
     fn congestion_control_gets_the_round_trip_of_the_timed_packet() {
-        let scheme = RecoveryScheme::GoBackN;
-        let mut recovery = Recovery::new(scheme, FIRST_PSN);
-        recovery.on_sent(1, Instant::ZERO);
-        let (mut timer, now) = (sent(scheme, true, false, true), Instant::from_nanos(7_000));
+        let (mut timer, mut recovery) = sent(RecoveryScheme::GoBackN, true, false, true);
+        let (mut requests, now) = (Sent::default(), Instant::from_nanos(7_000));
         let mut rtt_nanos = |next| {
             let event = AckEvent::Ack { next };
-            let result = recovery.on_event(&event, &mut NoReads, timer.ack_time(now));
-            timer.on_result(&mut recovery, &result, &mut NoReads, false, false, now)
+            let result = recovery.on_event(&event, &mut requests, timer.ack_time(now));
+            timer.on_result(&mut recovery, &result, &mut requests, false, false, now)
         };
         assert_eq!(rtt_nanos(FIRST_PSN), None);
         assert_eq!(rtt_nanos(FIRST_PSN.plus(1)), Some(7_000));
@@ -571,7 +549,7 @@ mod tests {
     #[test]
     fn ack_req_is_overdue_a_shortest_round_trip_after_the_last() {
         let overdue_at = |scheme, nanos| {
-            let mut timer = sent(scheme, true, false, false);
+            let (mut timer, _) = sent(scheme, true, false, false);
             timer.rto.on_sample(5_000);
             timer.is_ack_req_overdue(Instant::from_nanos(nanos))
         };

@@ -413,4 +413,4 @@ fn is_sacked(psn: Psn, next: Psn, bitmap: &[u8]) -> bool {
 
 #[cfg(test)]
 #[path = "selective_repeat_tests.rs"]
-mod tests;
+pub(super) mod tests;

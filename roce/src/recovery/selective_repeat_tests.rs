@@ -29,7 +29,7 @@ fn psn(index: u32) -> Psn {
 
 /// The requests sent; `answered` counts the calls of [`Requests::on_read_answered`].
 #[derive(Debug, Default)]
-struct Sent {
+pub(in crate::recovery) struct Sent {
     requests: Vec<PsnSpan>,
     answered: u32,
 }
