@@ -157,9 +157,11 @@ const MARKS: &[(Opcode, Option<RqOffset>, Mark)] = &[
 
 #[test]
 fn a_placed_packet_is_recorded_or_marked() {
-    for (opcode, rq_offset, wanted) in MARKS {
+    for ((opcode, rq_offset, wanted), (ack_req, solicited)) in
+        MARKS.iter().flat_map(|row| [(true, false), (false, true)].map(|bits| (row, bits)))
+    {
         let mut placing = Placing::new(WINDOW_PKTS);
-        let pkt = Pkt { ack_req: true, solicited: true, imm: 9, ..packet(*opcode, 2, MTU_BYTES) };
+        let pkt = Pkt { ack_req, solicited, imm: 9, ..packet(*opcode, 2, MTU_BYTES) };
         let frame = pkt.frame(&[]);
         let packet = Packet::parse(&frame).expect("well-formed");
         placing.mark_placed(&packet, *rq_offset);
@@ -174,7 +176,8 @@ fn a_placed_packet_is_recorded_or_marked() {
         assert!(placing.contains(psn(2)) && !placing.contains(psn(1)) && !placing.contains(psn(3)));
         if let Some(placed) = placing.get(psn(2)) {
             assert_eq!((placed.psn(), placed.info(), placed.len_bytes()), (psn(2), packet.info, MTU_BYTES));
-            assert_eq!((placed.ack_req(), placed.solicited(), placed.immdt()), (true, true, packet.immdt()));
+            assert_eq!((placed.ack_req(), placed.solicited()), (ack_req, solicited), "{opcode}");
+            assert_eq!(placed.immdt(), packet.immdt(), "{opcode}");
             assert_eq!((placed.reth(), placed.rq_offset()), (packet.reth(), *rq_offset), "{opcode}");
             assert_eq!((placed.is_numbered(), placed.payload()), (rq_offset.is_some(), None), "{opcode}");
         }

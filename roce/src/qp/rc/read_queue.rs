@@ -644,6 +644,21 @@ mod tests {
     }
 
     #[test]
+    fn an_early_read_is_shortened_to_the_psns_above_the_expected_psn() {
+        let mut reads = ReadQueue::new(2, None, MTU);
+        reads.push_early(read(10, 4));
+        drain(&mut reads);
+        reads.forget_early_below(Psn::new(12));
+        assert_eq!(reads.early_psns().collect::<Vec<_>>(), [Psn::new(12)]);
+        for (psn, reth) in [(11, reth(1, MTU)), (12, reth(1, MTU)), (12, reth(2, 3 * MTU))] {
+            assert_eq!(again(&mut reads, Psn::new(psn), &reth), Err(NotQueued::NotRemembered));
+        }
+        assert_eq!(again(&mut reads, Psn::new(12), &reth(2, 2 * MTU)), Ok(()));
+        assert_eq!(drain(&mut reads), [12, 13]);
+        assert_eq!(reads.take_early(Psn::new(12)), Some(2));
+    }
+
+    #[test]
     fn duplicates_cannot_fill_memory() {
         let mut reads = ReadQueue::new(1, None, MTU);
         reads.push(read(10, 4));
