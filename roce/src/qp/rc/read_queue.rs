@@ -572,6 +572,27 @@ mod tests {
     }
 
     #[test]
+    fn a_read_removed_from_the_responder_resources_takes_no_psn() {
+        for (at, last) in [(12, 11), (13, 12)] {
+            let mut reads = ReadQueue::new(3, None, MTU);
+            reads.push(read(10, 2));
+            for first in at..at + 3 {
+                drain(&mut reads);
+                reads.push(read(first, 1));
+            }
+            assert_eq!(reads.last_before(Psn::new(at + 2)), Psn::new(last), "the second READ at {at}");
+        }
+    }
+
+    #[test]
+    fn a_read_longer_than_the_window_removes_no_early_read() {
+        let mut reads = ReadQueue::new(2, selective(4), MTU);
+        reads.push_early(read(10, 1));
+        reads.push(read(0, 100));
+        assert_eq!((reads.early(), reads.is_early(Psn::new(10))), (1, true));
+    }
+
+    #[test]
     fn a_part_asked_again_ends_where_the_read_itself_goes_on() {
         let mut reads = ReadQueue::new(1, selective(4), MTU);
         reads.push(read(10, 8));
