@@ -676,7 +676,20 @@ mod tests {
         }
         assert_eq!(again(&mut reads, Psn::new(12), &reth(2, 2 * MTU)), Ok(()));
         assert_eq!(drain(&mut reads), [12, 13]);
-        assert_eq!(reads.take_early(Psn::new(12)), Some(2));
+        reads.push_early(read(14, 1));
+        reads.forget_early_below(Psn::new(14));
+        assert_eq!(reads.early_psns().collect::<Vec<_>>(), [Psn::new(14)], "the READ at 12 ends below 14");
+        assert_eq!(reads.take_early(Psn::new(14)), Some(1));
+    }
+
+    #[test]
+    fn a_cleared_queue_keeps_the_responder_resources() {
+        let mut reads = ReadQueue::new(1, None, MTU);
+        reads.push(read(10, 2));
+        reads.clear();
+        assert_eq!((reads.front(), reads.admit()), (None, Ok(())));
+        assert_eq!(again(&mut reads, Psn::new(11), &reth(1, MTU)), Ok(()));
+        assert_eq!(drain(&mut reads), [11]);
     }
 
     #[test]

@@ -1,0 +1,126 @@
+//! Packets that a requester sends before any response, by posted work requests and by attributes of the connection.
+
+mod common;
+
+use common::{End, conn, pair_over, ports, settle, statuses, take};
+use roce::congestion::CongestionScheme;
+use roce::qp::{ConnAttr, PathMtu};
+use roce::queue::{SendData, SendFlags, SendOp, SendRequest, WcStatus};
+use roce::recovery::RecoveryScheme;
+use roce::start;
+use roce::wire::{Opcode, Packet};
+
+const SCHEMES: [RecoveryScheme; 3] = [
+    RecoveryScheme::GoBackN,
+    RecoveryScheme::ImprovedGoBackN,
+    RecoveryScheme::SelectiveRepeat { window_pkts: 64 },
+];
+
+const MTU_BYTES: u32 = 256;
+
+/// A work request, and its number of packets (READ: of response packets).
+#[derive(Clone, Copy, Debug)]
+enum Post {
+    Write(u32),
+    Read(u32),
+    /// A WRITE with the fence flag.
+    FencedWrite(u32),
+}
+use Post::{FencedWrite, Read, Write};
+
+/// A packet: opcode, PSN minus the first PSN of the connection, AckReq.
+type Sent = (Opcode, u32, bool);
+
+const FIRST: Opcode = Opcode::RC_RDMA_WRITE_FIRST;
+const MIDDLE: Opcode = Opcode::RC_RDMA_WRITE_MIDDLE;
+const LAST: Opcode = Opcode::RC_RDMA_WRITE_LAST;
+const ONLY: Opcode = Opcode::RC_RDMA_WRITE_ONLY;
+const REQUEST: Opcode = Opcode::RC_RDMA_READ_REQUEST;
+
+/// Columns: name; `max_rd_atomic`; window in packets; posted work requests; packets sent before any response.
+type Row = (&'static str, u8, u32, &'static [Post], &'static [Sent]);
+
+#[rustfmt::skip]
+const ROWS: &[Row] = &[
+    ("one WRITE", 4, 64, &[Write(1)], &[(ONLY, 0, true)]),
+    ("AckReq in the last packet", 4, 64, &[Write(4)],
+     &[(FIRST, 0, false), (MIDDLE, 1, false), (MIDDLE, 2, false), (LAST, 3, true)]),
+    ("AckReq twice in a window, and in its last packet", 4, 5, &[Write(8)],
+     &[(FIRST, 0, false), (MIDDLE, 1, true), (MIDDLE, 2, false), (MIDDLE, 3, true), (MIDDLE, 4, true)]),
+    ("a READ takes a PSN for each response", 4, 64, &[Read(3), Write(1)], &[(REQUEST, 0, true), (ONLY, 3, true)]),
+    ("as many READs as max_rd_atomic", 2, 64, &[Read(1), Read(2), Read(1)], &[(REQUEST, 0, true), (REQUEST, 1, true)]),
+    ("a READ above max_rd_atomic blocks what follows", 1, 64, &[Read(2), Write(1), Read(1), Write(1)],
+     &[(REQUEST, 0, true), (ONLY, 2, true)]),
+    ("a fenced WRITE waits for a READ", 4, 64, &[Read(1), FencedWrite(1), Write(1)], &[(REQUEST, 0, true)]),
+    ("a fenced WRITE waits for two READs", 4, 64, &[Read(1), Read(1), FencedWrite(1)],
+     &[(REQUEST, 0, true), (REQUEST, 1, true)]),
+    ("a fenced WRITE waits for no WRITE", 4, 64, &[Write(1), FencedWrite(1)], &[(ONLY, 0, true), (ONLY, 1, true)]),
+];
+
+fn post(a: &mut End, b: &End, wr_id: u64, post: Post) {
+    let (remote_addr, rkey) = (b.memory.addr(), b.rkey);
+    let (op, packets, fence) = match post {
+        Write(packets) => (SendOp::Write { remote_addr, rkey }, packets, false),
+        FencedWrite(packets) => (SendOp::Write { remote_addr, rkey }, packets, true),
+        Read(packets) => (SendOp::Read { remote_addr, rkey }, packets, false),
+    };
+    let data = SendData::Sges(&[a.sge(0, packets * MTU_BYTES)]);
+    let flags = SendFlags { fence, ..SendFlags::default() };
+    a.send.post(&SendRequest { wr_id, op, flags, data }).unwrap();
+}
+
+fn connected(recovery: RecoveryScheme, max_rd_atomic: u8, congestion: CongestionScheme) -> (End, End) {
+    let (port_a, port_b) = ports();
+    let conn = ConnAttr { recovery, max_rd_atomic, congestion: Some(congestion), ..conn(PathMtu::Mtu256) };
+    pair_over(port_a, port_b, 1 << 14, true, &conn)
+}
+
+/// Removes the packets in flight to `b`.
+fn sent_to(b: &mut End) -> Vec<Sent> {
+    let first_psn = start::psn(0xFF_FF00);
+    let sent = |frame: &Vec<u8>| {
+        let Packet { bth, .. } = Packet::parse(frame).unwrap();
+        (bth.opcode, bth.psn.index_in(first_psn, 1 << 16).unwrap(), bth.ack_req)
+    };
+    take(b.engine.port_mut()).iter().map(sent).collect()
+}
+
+#[test]
+fn packets_sent_before_any_response() {
+    for (name, max_rd_atomic, window_pkts, posts, wanted) in ROWS {
+        for recovery in SCHEMES {
+            let congestion = CongestionScheme::Window { window_pkts: *window_pkts };
+            let connected = || {
+                let (mut a, b) = connected(recovery, *max_rd_atomic, congestion);
+                (0..).zip(*posts).for_each(|(wr_id, request)| post(&mut a, &b, wr_id, *request));
+                (a, b)
+            };
+            let (mut a, mut b) = connected();
+            a.poll(0);
+            a.poll(0);
+            assert_eq!(sent_to(&mut b), *wanted, "{name}, {recovery}");
+            let (mut a, mut b) = connected();
+            settle(&mut a, &mut b);
+            let completed: Vec<_> = (0..).zip(*posts).map(|(wr_id, _)| (wr_id, WcStatus::Success)).collect();
+            assert_eq!(statuses(&mut a), completed, "{name}, {recovery}");
+        }
+    }
+}
+
+#[test]
+fn with_a_pacer_ack_req_is_set_a_shortest_round_trip_after_the_last() {
+    const RTT_NANOS: u64 = 10_000;
+    for (congestion, is_first_overdue) in [("window:64", false), ("dcqcn", true)] {
+        let recovery = RecoveryScheme::ImprovedGoBackN;
+        let (mut a, mut b) = connected(recovery, 4, congestion.parse().unwrap());
+        post(&mut a, &b, 0, Write(1));
+        a.poll(0);
+        (1..3).for_each(|nanos| _ = b.poll(nanos));
+        a.poll(RTT_NANOS);
+        assert_eq!(statuses(&mut a), [(0, WcStatus::Success)]);
+        post(&mut a, &b, 1, Write(3));
+        (0..3).for_each(|n| _ = a.poll((2 + n) * RTT_NANOS));
+        let wanted = [(FIRST, 1, is_first_overdue), (MIDDLE, 2, false), (LAST, 3, true)];
+        assert_eq!(sent_to(&mut b), wanted, "{congestion}");
+    }
+}
