@@ -276,6 +276,8 @@ pub(super) struct Bench {
     is_scheduled: bool,
     /// MSNs in the responses sent, counted from the MSN before the first request.
     pub(super) msns: Vec<u32>,
+    /// Payload of the READ responses sent.
+    pub(super) read: Vec<u8>,
 }
 
 impl Bench {
@@ -329,6 +331,7 @@ impl Bench {
             has_room: true,
             is_scheduled: false,
             msns: Vec::new(),
+            read: Vec::new(),
         }
     }
 
@@ -401,14 +404,15 @@ impl Bench {
     }
 
     /// Sends at most `budget` responses in one poll, to a port with `room` transmit buffers. Returns the responses as
-    /// text.
-    pub(super) fn transmit(&mut self, mut budget: u32, room: usize) -> Vec<String> {
+    /// text. Checks that the budget and the counters of packets and bytes changed by the packets sent.
+    pub(super) fn transmit(&mut self, budget: u32, room: usize) -> Vec<String> {
         let mut port = Recorder { frames: Vec::new(), room };
+        let (mut left, sent_pkts, sent_bytes) = (budget, self.counters.sent_pkts, self.counters.sent_bytes);
         if self.is_scheduled {
             let mut tx = TxContext {
                 now: self.now,
                 port: &mut port,
-                budget: &mut budget,
+                budget: &mut left,
                 memory: &self.memory,
                 pd: Self::PD,
                 builder: PacketBuilder { template: &self.template, headers: &mut self.headers },
@@ -419,6 +423,18 @@ impl Bench {
         }
         let aeths = port.frames.iter().filter_map(|frame| Packet::parse(frame).ok()?.aeth());
         self.msns.extend(aeths.map(|aeth| aeth.msn.value().wrapping_sub(start::MSN.value()) % Psn::COUNT));
+        let packets = port.frames.len();
+        assert_eq!(
+            (left as usize, self.counters.sent_pkts),
+            (budget as usize - packets, sent_pkts + packets as u64)
+        );
+        let before = self.read.len();
+        for packet in port.frames.iter().filter_map(|frame| Packet::parse(frame).ok()) {
+            if packet.info.operation == Operation::ReadResponse {
+                self.read.extend(packet.payload);
+            }
+        }
+        assert_eq!(self.counters.sent_bytes, sent_bytes + (self.read.len() - before) as u64);
         port.frames.iter().map(|frame| text_of(frame)).collect()
     }
 

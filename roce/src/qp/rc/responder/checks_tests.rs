@@ -416,6 +416,27 @@ fn a_read_is_dropped_while_duplicates_fill_the_queue() {
     assert_eq!(outcome_of(&mut bench, &at(3, READ)), Executed, "the retransmitted READ");
 }
 
+/// [`READ`] has 600 bytes, so three responses.
+#[test]
+fn responses_have_the_bytes_of_the_read() {
+    let mut bench = bench(GBN);
+    let bytes: Vec<u8> = (0..600).map(|index| (index % 251) as u8).collect();
+    bench.bytes.write(0, &bytes).expect("bytes of the region");
+    bench.receive(&READ);
+    assert_eq!(bench.transmit_all(), ["D0f", "D1m", "D2l"]);
+    assert_eq!(bench.read, bytes);
+}
+
+#[test]
+fn a_read_whose_region_is_deregistered_between_two_responses_ends_with_a_nak() {
+    let mut bench = bench(GBN);
+    bench.receive(&READ);
+    assert_eq!(bench.transmit(1, 64), ["D0f"]);
+    bench.deregister(ALL);
+    assert_eq!(bench.transmit_all(), ["X1"]);
+    assert_eq!(counted(&bench.counters), "rx_read_requests, resp_remote_access_errors");
+}
+
 type PlacedRow = (&'static str, &'static [Pkt], &'static [(usize, u8)]);
 
 /// Rows: name; packets; bytes of the memory region, as (offset, value), after the responder processed the packets.
