@@ -2,8 +2,9 @@
 
 mod common;
 
-use common::{End, conn, pair_over, ports, settle, statuses, take};
+use common::{End, conn, pair_over, ports, put, settle, statuses, take};
 use roce::congestion::CongestionScheme;
+use roce::engine::limits::TX_QUANTUM_PKTS;
 use roce::qp::{ConnAttr, PathMtu};
 use roce::queue::{SendData, SendFlags, SendOp, SendRequest, WcStatus};
 use roce::recovery::RecoveryScheme;
@@ -104,6 +105,41 @@ fn packets_sent_before_any_response() {
             let completed: Vec<_> = (0..).zip(*posts).map(|(wr_id, _)| (wr_id, WcStatus::Success)).collect();
             assert_eq!(statuses(&mut a), completed, "{name}, {recovery}");
         }
+    }
+}
+
+/// Under selective repeat, while a loss is recent, a READ request of at least 16 responses is sent twice, if the quantum
+/// of the queue pair permits (recovery, `DOUBLED_PKTS_MIN`). The peer does not answer the second packet.
+#[test]
+fn after_a_loss_a_long_read_is_requested_twice() {
+    let quantum = TX_QUANTUM_PKTS - 1;
+    for (is_lossy, writes, read_pkts, requests) in [
+        (false, 0, 16, 1),
+        (true, 0, 15, 1),
+        (true, 0, 16, 2),
+        (true, quantum - 1, 16, 2),
+        (true, quantum, 16, 1),
+    ] {
+        let name = format!("loss {is_lossy}, {writes} WRITEs, {read_pkts} responses");
+        let (mut a, mut b) = connected(SCHEMES[2], 4, CongestionScheme::None);
+        (0..2).for_each(|wr_id| post(&mut a, &b, wr_id, Write(1)));
+        a.poll(0);
+        let frames = take(b.engine.port_mut());
+        assert_eq!(frames.len(), 2);
+        frames.iter().skip(is_lossy.into()).for_each(|frame| put(a.engine.port_mut(), frame));
+        settle(&mut a, &mut b);
+        assert_eq!(statuses(&mut a).len(), 2, "{name}");
+        let counters = |end: &End| end.engine.counters();
+        let (sent_pkts, retransmitted_pkts) = (counters(&a).sent_pkts, counters(&a).retransmitted_pkts);
+        assert_eq!((sent_pkts, retransmitted_pkts), (2 + u64::from(is_lossy), u64::from(is_lossy)), "{name}");
+        assert_eq!(counters(&a).sent_bytes, sent_pkts * u64::from(MTU_BYTES), "{name}");
+        (0..writes).for_each(|wr_id| post(&mut a, &b, wr_id.into(), Write(1)));
+        post(&mut a, &b, 99, Read(read_pkts));
+        let progress = a.poll(200_000);
+        let sent = sent_to(&mut b);
+        let read = (REQUEST, 2 + writes, requests == 1);
+        assert_eq!(sent.get(writes as usize..), Some(&*vec![read; requests]), "{name}");
+        assert_eq!(progress.tx_pkts as usize, sent.len(), "{name}");
     }
 }
 

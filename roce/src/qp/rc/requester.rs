@@ -336,7 +336,8 @@ impl Requester {
         if is_selective || is_retransmission {
             let Some(span) = self.read_span(outstanding, place) else { return Ok(false) };
             part.limit_read(span, self.mtu_bytes);
-            is_doubled = self.congestion.is_window() && self.recovery.doubles_read(part.psn_span);
+            is_doubled =
+                *tx.budget > 1 && self.congestion.is_window() && self.recovery.doubles_read(part.psn_span);
         }
         let mut spec = tx.builder.packet(part.opcode, psn, 0);
         if is_selective {
@@ -359,9 +360,9 @@ impl Requester {
         Ok(true)
     }
 
-    /// If `tx.budget` and port permit, sends the second packet of a doubled READ request. The two packets have one
-    /// transmission number, because the responder answers only one of them; therefore the sent-packet log records only
-    /// the first packet.
+    /// Sends the second packet of a doubled READ request, unless the port is full. The two packets have one transmission
+    /// number, because the responder answers only one of them; therefore the sent-packet log records only the first
+    /// packet.
     #[cold]
     #[inline(never)]
     fn send_double<P: Port>(
@@ -373,7 +374,7 @@ impl Requester {
     ) {
         let mut spec = tx.builder.packet(Opcode::RC_RDMA_READ_REQUEST, psn, 0);
         spec.preceding_reads = preceding_reads;
-        if *tx.budget > 0 && emit_read(&spec, reth, tx).is_ok() {
+        if emit_read(&spec, reth, tx).is_ok() {
             *tx.budget -= 1;
             tx.counters.sent_pkts += 1;
         }
