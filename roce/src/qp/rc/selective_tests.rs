@@ -2,7 +2,7 @@
 
 use super::events::ResponseEvent;
 use super::requester::{Requester, RequesterConfig};
-use crate::congestion::CongestionScheme;
+use crate::congestion::{CongestionScheme, SwiftParameters};
 use crate::counters::QpCounters;
 use crate::psn::Psn;
 use crate::qp::outstanding::{Kind, Outstanding};
@@ -29,10 +29,14 @@ impl Reader {
     const FIRST_PSN: Psn = Psn::new(7);
 
     fn new() -> Self {
+        Self::with(CongestionScheme::Window { window_pkts: 64 })
+    }
+
+    fn with(congestion: CongestionScheme) -> Self {
         let conn = ConnAttr {
             path_mtu: PATH_MTU,
             max_rd_atomic: 4,
-            congestion: Some(CongestionScheme::Window { window_pkts: 64 }),
+            congestion: Some(congestion),
             recovery: RecoveryScheme::SelectiveRepeat { window_pkts: 64 },
             ..ConnAttr::default()
         };
@@ -175,6 +179,23 @@ fn want_of_room_reduces_the_packets_in_flight_once_in_a_window() {
     reader.event(AckEvent::Ack { next: Reader::psn(100) });
     (0..40).for_each(|_| reader.send());
     assert_eq!(on_no_room(&mut reader, 101, 103), 17, "a rise by an eighth, then three quarters");
+}
+
+#[test]
+fn congestion_control_is_notified_of_detected_losses_and_of_acks_without_a_round_trip() {
+    let parameters = SwiftParameters { ai_milli: 10_000, ..SwiftParameters::default() };
+    let mut reader = Reader::with(CongestionScheme::Swift(parameters));
+    let window_pkts = |reader: &Reader| reader.requester.congestion().window_pkts();
+    let full_pkts = window_pkts(&reader);
+    (0..64).for_each(|_| reader.send());
+    reader.sack(0, 63, false, &1u32.to_be_bytes());
+    assert_eq!(window_pkts(&reader), full_pkts, "PSN 1 is received, PSN 0 lost: a share below the tolerance");
+    let above = [0, 0x4000_0000u32].map(u32::to_be_bytes).concat();
+    reader.sack(0, 63, false, &above);
+    let reduced_pkts = window_pkts(&reader);
+    assert!(reduced_pkts < full_pkts, "PSNs 0 to 62 are lost");
+    reader.event(AckEvent::Ack { next: Reader::psn(64) });
+    assert!(window_pkts(&reader) > reduced_pkts, "no packet was timed");
 }
 
 #[test]
