@@ -16,6 +16,7 @@ use std::sync::Arc;
 const PATH_MTU: PathMtu = PathMtu::Mtu1024;
 const MTU_BYTES: u32 = PATH_MTU.bytes();
 const READ_PKTS: u32 = 3;
+const SELECTIVE: RecoveryScheme = RecoveryScheme::SelectiveRepeat { window_pkts: 64 };
 
 /// A requester without a port: READs of [`READ_PKTS`] responses each, and SENDs, are recorded as sent, but not sent.
 struct Reader {
@@ -29,15 +30,15 @@ impl Reader {
     const FIRST_PSN: Psn = Psn::new(7);
 
     fn new() -> Self {
-        Self::with(CongestionScheme::Window { window_pkts: 64 })
+        Self::with(CongestionScheme::Window { window_pkts: 64 }, SELECTIVE)
     }
 
-    fn with(congestion: CongestionScheme) -> Self {
+    fn with(congestion: CongestionScheme, recovery: RecoveryScheme) -> Self {
         let conn = ConnAttr {
             path_mtu: PATH_MTU,
             max_rd_atomic: 4,
             congestion: Some(congestion),
-            recovery: RecoveryScheme::SelectiveRepeat { window_pkts: 64 },
+            recovery,
             ..ConnAttr::default()
         };
         let config = RequesterConfig::new(&conn, Self::FIRST_PSN, 100_000_000_000);
@@ -182,9 +183,28 @@ fn want_of_room_reduces_the_packets_in_flight_once_in_a_window() {
 }
 
 #[test]
+fn spurious_retransmissions_and_implied_naks_are_counted() {
+    let mut reader = Reader::new();
+    (0..2).for_each(|_| reader.send());
+    reader.sack(0, 1, false, &1u32.to_be_bytes());
+    reader.requester.recovery.on_sent(1, reader.now);
+    reader.event(AckEvent::Ack { next: Reader::psn(2) });
+    let (next, trigger) = (Reader::psn(2), Reader::psn(0));
+    let header = SackEth { version: SackEth::VERSION, duplicate: true, no_room: false, trigger };
+    reader.event(AckEvent::Sack { next, header, bitmap: &[] });
+    let QpCounters { sacks_received, spurious_retransmits, .. } = reader.counters;
+    assert_eq!((sacks_received, spurious_retransmits), (2, 1));
+    let mut reader =
+        Reader::with(CongestionScheme::Window { window_pkts: 64 }, RecoveryScheme::ImprovedGoBackN);
+    reader.read();
+    reader.response(1);
+    assert_eq!(reader.counters.implied_nak_seq_err, 1);
+}
+
+#[test]
 fn congestion_control_is_notified_of_detected_losses_and_of_acks_without_a_round_trip() {
     let parameters = SwiftParameters { ai_milli: 10_000, ..SwiftParameters::default() };
-    let mut reader = Reader::with(CongestionScheme::Swift(parameters));
+    let mut reader = Reader::with(CongestionScheme::Swift(parameters), SELECTIVE);
     let window_pkts = |reader: &Reader| reader.requester.congestion().window_pkts();
     let full_pkts = window_pkts(&reader);
     (0..64).for_each(|_| reader.send());
