@@ -140,6 +140,24 @@ fn after_a_loss_a_long_read_is_requested_twice() {
         let read = (REQUEST, 2 + writes, requests == 1);
         assert_eq!(sent.get(writes as usize..), Some(&*vec![read; requests]), "{name}");
         assert_eq!(progress.tx_pkts as usize, sent.len(), "{name}");
+        assert_eq!(counters(&a).sent_pkts, sent_pkts + sent.len() as u64, "{name}");
+    }
+}
+
+/// With `max_rd_atomic` 1, the second READ is sent after the first READ completed, however often the first was sent.
+#[test]
+fn a_retransmitted_read_counts_once_against_max_rd_atomic() {
+    for recovery in SCHEMES {
+        let (mut a, mut b) = connected(recovery, 1, CongestionScheme::None);
+        (0..2).for_each(|wr_id| post(&mut a, &b, wr_id, Read(1)));
+        a.poll(0);
+        for expected in [[(REQUEST, 0, true)], [(REQUEST, 0, true)]] {
+            assert_eq!(sent_to(&mut b), expected, "{recovery}");
+            a.engine.settle_timers();
+            a.poll(a.engine.next_deadline().unwrap().nanos_since(start::INSTANT));
+        }
+        settle(&mut a, &mut b);
+        assert_eq!(statuses(&mut a), [(0, WcStatus::Success), (1, WcStatus::Success)], "{recovery}");
     }
 }
 
