@@ -112,13 +112,12 @@ fn packets_sent_before_any_response() {
 /// of the queue pair permits (recovery, `DOUBLED_PKTS_MIN`). The peer does not answer the second packet.
 #[test]
 fn after_a_loss_a_long_read_is_requested_twice() {
-    let quantum = TX_QUANTUM_PKTS - 1;
     for (is_lossy, writes, read_pkts, requests) in [
         (false, 0, 16, 1),
         (true, 0, 15, 1),
         (true, 0, 16, 2),
-        (true, quantum - 1, 16, 2),
-        (true, quantum, 16, 1),
+        (true, TX_QUANTUM_PKTS - 2, 16, 2),
+        (true, TX_QUANTUM_PKTS - 1, 16, 1),
     ] {
         let name = format!("loss {is_lossy}, {writes} WRITEs, {read_pkts} responses");
         let (mut a, mut b) = connected(SCHEMES[2], 4, CongestionScheme::None);
@@ -151,8 +150,8 @@ fn a_retransmitted_read_counts_once_against_max_rd_atomic() {
         let (mut a, mut b) = connected(recovery, 1, CongestionScheme::None);
         (0..2).for_each(|wr_id| post(&mut a, &b, wr_id, Read(1)));
         a.poll(0);
-        for expected in [[(REQUEST, 0, true)], [(REQUEST, 0, true)]] {
-            assert_eq!(sent_to(&mut b), expected, "{recovery}");
+        for _ in 0..2 {
+            assert_eq!(sent_to(&mut b), [(REQUEST, 0, true)], "{recovery}");
             a.engine.settle_timers();
             a.poll(a.engine.next_deadline().unwrap().nanos_since(start::INSTANT));
         }
