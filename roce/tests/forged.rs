@@ -7,21 +7,17 @@
 mod common;
 
 use common::forge::Forged;
-use common::{End, pair, pair_of, settle};
+use common::{End, FIRST_PSN, pair, pair_of, settle};
 use roce::engine::SourceChecks;
 use roce::engine::limits::{RETRANSMIT_BURST_PKTS, RETRANSMIT_PKTS_MIN, RETRANSMITS_PER_READ};
 use roce::id::{Gid, Mac, PKey, Qpn};
 use roce::psn::Psn;
 use roce::qp::{PathMtu, QpState};
 use roce::queue::SendOp;
-use roce::start;
 use roce::wire::{NakCode, Opcode, Syndrome};
 use std::net::Ipv4Addr;
 
 const MTU: PathMtu = PathMtu::Mtu1024;
-
-/// The first PSN of both directions.
-const FIRST: Psn = start::psn(0xFF_FF00);
 
 fn dropped(end: &End, name: &str) -> u64 {
     end.engine.drop_counters().iter().filter(|(counter, _)| *counter == name).map(|(_, count)| count).sum()
@@ -50,7 +46,7 @@ fn connected() -> (End, End) {
 #[test]
 fn a_request_from_another_udp_source_port_changes_nothing() {
     let (mut a, mut b) = connected();
-    let right = Forged::to(&b, &a, Opcode::RC_RDMA_WRITE_ONLY, FIRST.plus(1));
+    let right = Forged::to(&b, &a, Opcode::RC_RDMA_WRITE_ONLY, FIRST_PSN.plus(1));
     let wrong = Forged { udp_source_port: right.udp_source_port ^ 1, ..right };
     wrong.send_from(&mut a);
     b.poll(1000);
@@ -66,7 +62,7 @@ fn a_response_from_another_udp_source_port_changes_nothing() {
     a.post(2, SendOp::Send, a.sge(0, 64));
     a.poll(1000);
     let syndrome = Syndrome::Nak(NakCode::RemoteAccessError);
-    let nak = Forged { syndrome, ..Forged::to(&a, &b, Opcode::RC_ACKNOWLEDGE, FIRST.plus(1)) };
+    let nak = Forged { syndrome, ..Forged::to(&a, &b, Opcode::RC_ACKNOWLEDGE, FIRST_PSN.plus(1)) };
     Forged { udp_source_port: 0xC000, ..nak }.send_from(&mut b);
     a.poll(1001);
     let state = a.engine.query_qp(a.qpn).unwrap().0;
@@ -76,28 +72,28 @@ fn a_response_from_another_udp_source_port_changes_nothing() {
 #[test]
 fn the_first_packet_in_order_names_the_port_of_its_direction() {
     let (mut a, mut b) = pair(MTU, 1 << 16, true);
-    let write = Forged::to(&b, &a, Opcode::RC_RDMA_WRITE_ONLY, FIRST);
+    let write = Forged::to(&b, &a, Opcode::RC_RDMA_WRITE_ONLY, FIRST_PSN);
     // A packet that is out of order, or damaged, does not bind the UDP source port.
-    Forged { psn: FIRST.plus(9), udp_source_port: 7, ..write }.send_from(&mut a);
+    Forged { psn: FIRST_PSN.plus(9), udp_source_port: 7, ..write }.send_from(&mut a);
     Forged { sound: false, udp_source_port: 8, ..write }.send_from(&mut a);
     b.poll(1);
     assert_eq!((dropped(&b, "wrong_source_port"), dropped(&b, "rx_icrc_errors")), (0, 1));
     exchange(&mut a, &mut b);
-    Forged { psn: FIRST.plus(1), udp_source_port: 7, ..write }.send_from(&mut a);
+    Forged { psn: FIRST_PSN.plus(1), udp_source_port: 7, ..write }.send_from(&mut a);
     b.poll(100_000);
     assert_eq!(dropped(&b, "wrong_source_port"), 1);
     // Requests and responses are bound to separate UDP source ports; the first response that `b` receives binds the UDP
     // source port of responses. CNPs may have any UDP source port.
     b.post(2, SendOp::Send, b.sge(0, 64));
     b.poll(100_001);
-    let ack = Forged::to(&b, &a, Opcode::RC_ACKNOWLEDGE, FIRST);
+    let ack = Forged::to(&b, &a, Opcode::RC_ACKNOWLEDGE, FIRST_PSN);
     Forged { udp_source_port: 9, ..ack }.send_from(&mut a);
     Forged { udp_source_port: 0, ..Forged::to(&b, &a, Opcode::CNP, Psn::new(0)) }.send_from(&mut a);
     b.poll(100_002);
     assert_eq!((b.completions().len(), b.engine.counters().rp_cnp_ignored), (1, 1));
     b.post(3, SendOp::Send, b.sge(0, 64));
     b.poll(100_003);
-    Forged { psn: FIRST.plus(1), ..ack }.send_from(&mut a);
+    Forged { psn: FIRST_PSN.plus(1), ..ack }.send_from(&mut a);
     b.poll(100_004);
     assert_eq!((b.completions().len(), dropped(&b, "wrong_source_port")), (0, 2));
 }
@@ -105,7 +101,7 @@ fn the_first_packet_in_order_names_the_port_of_its_direction() {
 #[test]
 fn a_frame_with_the_peers_address_and_anothers_mac_changes_nothing() {
     let (mut a, mut b) = connected();
-    let right = Forged::to(&b, &a, Opcode::RC_RDMA_WRITE_ONLY, FIRST.plus(1));
+    let right = Forged::to(&b, &a, Opcode::RC_RDMA_WRITE_ONLY, FIRST_PSN.plus(1));
     let stranger = Mac([2, 0, 0, 0, 0, 0x66]);
     Forged { src_mac: stranger, ..right }.send_from(&mut a);
     b.poll(1000);
@@ -134,7 +130,7 @@ fn what_is_not_to_be_compared_is_not() {
             }
         });
         exchange(&mut a, &mut b);
-        let right = Forged::to(&b, &a, Opcode::RC_RDMA_WRITE_ONLY, FIRST.plus(1));
+        let right = Forged::to(&b, &a, Opcode::RC_RDMA_WRITE_ONLY, FIRST_PSN.plus(1));
         let wrong_mac = Forged { src_mac: Mac([2, 0, 0, 0, 0, 0x66]), ..right };
         let wrong_port = Forged { udp_source_port: 1, psn: right.psn, ..right };
         [wrong_mac, wrong_port].map(|forged| {
@@ -154,14 +150,14 @@ fn what_is_not_to_be_compared_is_not() {
 #[test]
 fn a_mark_far_from_the_psn_expected_notifies_nobody() {
     let (mut a, mut b) = connected();
-    let marked = Forged { traffic_class: 3, ..Forged::to(&b, &a, Opcode::RC_SEND_ONLY, FIRST.plus(1)) };
-    for psn in [FIRST.plus(5000), FIRST.minus(5000), FIRST.plus(1 << 23)] {
+    let marked = Forged { traffic_class: 3, ..Forged::to(&b, &a, Opcode::RC_SEND_ONLY, FIRST_PSN.plus(1)) };
+    for psn in [FIRST_PSN.plus(5000), FIRST_PSN.minus(5000), FIRST_PSN.plus(1 << 23)] {
         Forged { psn, ..marked }.send_from(&mut a);
         b.poll(1000);
     }
     let counters = b.engine.counters();
     assert_eq!((counters.np_ecn_marked_roce_packets, counters.np_cnp_sent), (0, 0), "marks, notifications");
-    for (psn, nanos) in [(FIRST, 10_000), (FIRST.plus(1), 20_000), (FIRST.plus(100), 30_000)] {
+    for (psn, nanos) in [(FIRST_PSN, 10_000), (FIRST_PSN.plus(1), 20_000), (FIRST_PSN.plus(100), 30_000)] {
         Forged { psn, ..marked }.send_from(&mut a);
         b.poll(nanos);
     }
@@ -176,11 +172,11 @@ fn opcodes_of_manufacturers_are_dropped_without_an_agreement() {
     let opcodes: Vec<Opcode> = numbered.collect();
     assert_eq!(opcodes.len(), 7);
     for opcode in &opcodes {
-        Forged::to(&b, &a, *opcode, FIRST.plus(1)).send_from(&mut a);
+        Forged::to(&b, &a, *opcode, FIRST_PSN.plus(1)).send_from(&mut a);
         b.poll(1000);
     }
     assert_eq!(dropped(&b, "wrong_transport"), opcodes.len() as u64);
-    Forged::to(&b, &a, Opcode::RC_SEND_ONLY, FIRST.plus(1)).send_from(&mut a);
+    Forged::to(&b, &a, Opcode::RC_SEND_ONLY, FIRST_PSN.plus(1)).send_from(&mut a);
     b.poll(1000);
     assert!(
         b.engine.query_qp(b.qpn).is_some_and(|(state, ..)| state == QpState::Rts),
@@ -191,7 +187,7 @@ fn opcodes_of_manufacturers_are_dropped_without_an_agreement() {
 #[test]
 fn junk_is_dropped_by_its_headers_before_its_icrc_is_computed() {
     let (mut a, mut b) = connected();
-    let right = Forged { sound: false, ..Forged::to(&b, &a, Opcode::RC_SEND_ONLY, FIRST.plus(1)) };
+    let right = Forged { sound: false, ..Forged::to(&b, &a, Opcode::RC_SEND_ONLY, FIRST_PSN.plus(1)) };
     let stranger = Gid::from(Ipv4Addr::new(10, 0, 0, 77));
     let wrong = [
         ("unknown_qp", Forged { qpn: Qpn::new(right.qpn.value() ^ 1), ..right }),
@@ -211,7 +207,8 @@ fn junk_is_dropped_by_its_headers_before_its_icrc_is_computed() {
     assert_eq!(b.engine.drop_counters().total(), wrong.len() as u64);
     // A stale response is dropped before its ICRC is computed.
     let stale = b.engine.counters().stale_responses;
-    Forged { opcode: Opcode::RC_ACKNOWLEDGE, payload_len: 0, psn: FIRST.plus(77), ..right }.send_from(&mut a);
+    Forged { opcode: Opcode::RC_ACKNOWLEDGE, payload_len: 0, psn: FIRST_PSN.plus(77), ..right }
+        .send_from(&mut a);
     b.poll(1001);
     assert_eq!((b.engine.counters().stale_responses - stale, dropped(&b, "rx_icrc_errors")), (1, 1));
 }
@@ -224,7 +221,7 @@ fn duplicates_of_a_read_cost_a_bounded_number_of_responses() {
     a.post(1, SendOp::Read { remote_addr, rkey }, a.sge(0, READ_BYTES));
     settle(&mut a, &mut b);
     let before = b.engine.counters().sent_pkts;
-    let mut request = Forged::to(&b, &a, Opcode::RC_RDMA_READ_REQUEST, FIRST);
+    let mut request = Forged::to(&b, &a, Opcode::RC_RDMA_READ_REQUEST, FIRST_PSN);
     request.reth.len_bytes = READ_BYTES;
     for n in 0..2000 {
         request.send_from(&mut a);

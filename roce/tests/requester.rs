@@ -2,7 +2,7 @@
 
 mod common;
 
-use common::{End, conn, pair_over, ports, put, settle, statuses, take};
+use common::{End, FIRST_PSN, conn, pair_over, ports, put, settle, statuses, take};
 use roce::congestion::CongestionScheme;
 use roce::engine::limits::TX_QUANTUM_PKTS;
 use roce::qp::{ConnAttr, PathMtu};
@@ -29,7 +29,7 @@ enum Post {
 }
 use Post::{FencedWrite, Read, Write};
 
-/// A packet: opcode, PSN minus the first PSN of the connection, AckReq.
+/// A packet: opcode, PSN minus [`FIRST_PSN`], AckReq.
 type Sent = (Opcode, u32, bool);
 
 const FIRST: Opcode = Opcode::RC_RDMA_WRITE_FIRST;
@@ -78,10 +78,9 @@ fn connected(recovery: RecoveryScheme, max_rd_atomic: u8, congestion: Congestion
 
 /// Removes the packets in flight to `b`.
 fn sent_to(b: &mut End) -> Vec<Sent> {
-    let first_psn = start::psn(0xFF_FF00);
     let sent = |frame: &Vec<u8>| {
         let Packet { bth, .. } = Packet::parse(frame).unwrap();
-        (bth.opcode, bth.psn.index_in(first_psn, 1 << 16).unwrap(), bth.ack_req)
+        (bth.opcode, bth.psn.index_in(FIRST_PSN, 1 << 16).unwrap(), bth.ack_req)
     };
     take(b.engine.port_mut()).iter().map(sent).collect()
 }

@@ -9,6 +9,7 @@ use roce::mem::{Access, Memory, PdId};
 use roce::neighbour::{Mode, NeighbourConfig};
 use roce::port::loopback::{Loopback, LoopbackPort};
 use roce::port::{Port, PortCaps};
+use roce::psn::Psn;
 use roce::qp::{AddressVector, ConnAttr, PathMtu, QpAttr, QpInit, QpState, ServiceType};
 use roce::queue::{
     CqId, CqPoller, Cqe, RecvPoster, RecvRequest, SendData, SendFlags, SendOp, SendPoster, SendRequest, Sge,
@@ -33,6 +34,9 @@ pub(crate) struct End<P: Port = LoopbackPort> {
     pub(crate) rkey: RKey,
     pub(crate) gid: Gid,
 }
+
+/// PSN of the first request of each end.
+pub(crate) const FIRST_PSN: Psn = start::psn(0xFF_FF00);
 
 /// Depth of every send and receive queue, in work requests. The ring of each queue has 1,024 entries, the next power of
 /// two.
@@ -117,9 +121,8 @@ pub(crate) fn connect_qp<P: Port>(
     path: AddressVector,
     conn: &ConnAttr,
 ) {
-    let first_psn = start::psn(0xFF_FF00);
     let service = engine.query_qp(qpn).unwrap().2.service;
-    for attr in [conn.to_init(), conn.to_rtr(path, peer, first_psn), conn.to_rts(first_psn)] {
+    for attr in [conn.to_init(), conn.to_rtr(path, peer, FIRST_PSN), conn.to_rts(FIRST_PSN)] {
         engine.modify_qp(qpn, &attr.of_service(service)).unwrap();
     }
 }
@@ -211,7 +214,7 @@ pub(crate) fn start_datagrams<P: Port>(engine: &mut Engine<P>, qpn: Qpn, qkey: Q
     let conn = ConnAttr::default();
     let init = QpAttr { qkey: Some(qkey), ..conn.to_init() };
     let to_rtr = QpAttr { state: Some(QpState::Rtr), ..QpAttr::default() };
-    for attr in [init, to_rtr, conn.to_rts(start::psn(0xFF_FF00))] {
+    for attr in [init, to_rtr, conn.to_rts(FIRST_PSN)] {
         engine.modify_qp(qpn, &attr.of_service(ServiceType::Ud)).unwrap();
     }
 }

@@ -277,7 +277,7 @@ pub(super) struct Bench {
     /// MSNs in the responses sent, counted from the MSN before the first request.
     pub(super) msns: Vec<u32>,
     /// Payload of the READ responses sent.
-    pub(super) read: Vec<u8>,
+    pub(super) read_payload: Vec<u8>,
 }
 
 impl Bench {
@@ -331,7 +331,7 @@ impl Bench {
             has_room: true,
             is_scheduled: false,
             msns: Vec::new(),
-            read: Vec::new(),
+            read_payload: Vec::new(),
         }
     }
 
@@ -421,20 +421,22 @@ impl Bench {
             let outcome = self.responder.transmit(&mut self.congestion, &mut tx);
             self.is_scheduled = !matches!(outcome, TxOutcome::Done | TxOutcome::Refused(_));
         }
-        let aeths = port.frames.iter().filter_map(|frame| Packet::parse(frame).ok()?.aeth());
-        self.msns.extend(aeths.map(|aeth| aeth.msn.value().wrapping_sub(start::MSN.value()) % Psn::COUNT));
-        let packets = port.frames.len();
-        assert_eq!(
-            (left as usize, self.counters.sent_pkts),
-            (budget as usize - packets, sent_pkts + packets as u64)
-        );
-        let before = self.read.len();
-        for packet in port.frames.iter().filter_map(|frame| Packet::parse(frame).ok()) {
+        let packets =
+            port.frames.iter().map(|frame| Packet::parse(frame).expect("a response is well-formed"));
+        let mut payload_bytes = 0;
+        for packet in packets {
+            let msn =
+                packet.aeth().map(|aeth| aeth.msn.value().wrapping_sub(start::MSN.value()) % Psn::COUNT);
+            self.msns.extend(msn);
             if packet.info.operation == Operation::ReadResponse {
-                self.read.extend(packet.payload);
+                self.read_payload.extend(packet.payload);
+                payload_bytes += packet.payload.len() as u64;
             }
         }
-        assert_eq!(self.counters.sent_bytes, sent_bytes + (self.read.len() - before) as u64);
+        let frames = port.frames.len();
+        assert_eq!(left as usize, budget as usize - frames);
+        assert_eq!(self.counters.sent_pkts, sent_pkts + frames as u64);
+        assert_eq!(self.counters.sent_bytes, sent_bytes + payload_bytes);
         port.frames.iter().map(|frame| text_of(frame)).collect()
     }
 

@@ -424,7 +424,7 @@ fn responses_have_the_bytes_of_the_read() {
     bench.bytes.write(0, &bytes).expect("bytes of the region");
     bench.receive(&READ);
     assert_eq!(bench.transmit_all(), ["D0f", "D1m", "D2l"]);
-    assert_eq!(bench.read, bytes);
+    assert_eq!(bench.read_payload, bytes);
 }
 
 #[test]
