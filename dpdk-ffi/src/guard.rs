@@ -30,8 +30,9 @@ pub(crate) fn lock(name: &str) -> Option<Lock> {
 
 /// Takes the lock if it is free.
 pub(crate) fn try_lock() -> Option<Lock> {
+    // A `Lock` exists only if it was taken, because its drop releases the lock, whoever holds it.
     // SAFETY: released by `drop`.
-    unsafe { dpdk_sys::shim_guard_try_lock() }.then_some(Lock { _not_send: PhantomData })
+    unsafe { dpdk_sys::shim_guard_try_lock() }.then(|| Lock { _not_send: PhantomData })
 }
 
 impl Drop for Lock {
@@ -61,7 +62,7 @@ impl BurstFlag {
     pub(crate) fn begin(&mut self) -> Option<Burst<'_>> {
         // SAFETY: the flag exists, and its bursts are made one at a time through `&mut self`; `Burst::drop` ends this
         // one.
-        unsafe { dpdk_sys::shim_guard_burst_begin(self.0.as_ptr()) }.then_some(Burst { flag: self })
+        unsafe { dpdk_sys::shim_guard_burst_begin(self.0.as_ptr()) }.then(|| Burst { flag: self })
     }
 }
 
@@ -85,5 +86,17 @@ impl Drop for Burst<'_> {
     fn drop(&mut self) {
         // SAFETY: begun by `BurstFlag::begin`.
         unsafe { dpdk_sys::shim_guard_burst_end(self.flag.0.as_ptr()) };
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_lock_that_is_taken_stays_taken() {
+        let _held = lock("net_memif0").expect("the name of a memif");
+        assert!(try_lock().is_none());
+        assert!(try_lock().is_none(), "the first attempt released the lock of another owner");
     }
 }
