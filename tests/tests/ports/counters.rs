@@ -172,10 +172,12 @@ fn values_are_sums_over_the_processes_of_a_run() {
 fn counters_of_a_stopped_process_are_an_error() {
     let _turn = turn();
     let [side, _] = memif("counters-stopped");
+    // The signal stops one thread, which then has the others stop.
     let script = format!(
         "{WAIT} ib_send_bw -d roce0 -x 0 -F -p 18673 >&2 & wait_until \"grep -q ':48F1 ' /proc/net/tcp*\"; \
-         cat {DEVICE}/hw_counters/sent_pkts; kill -STOP $!; cat {DEVICE}/hw_counters/sent_pkts; \
-         kill -KILL $!; wait $!; cat {DEVICE}/hw_counters/sent_pkts"
+         cat {DEVICE}/hw_counters/sent_pkts; kill -STOP $!; \
+         wait_until \"! grep -h State /proc/$!/task/*/status | grep -qv stopped\"; \
+         cat {DEVICE}/hw_counters/sent_pkts; kill -KILL $!; wait $!; cat {DEVICE}/hw_counters/sent_pkts"
     );
     let output = Process::start(&mut launch(&side, "", &["sh", "-c", &script])).finish(TIMEOUT);
     assert_eq!(output.stdout, "0\n0\n", "{output:?}");
