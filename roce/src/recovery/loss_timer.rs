@@ -34,12 +34,18 @@ const UNSHOWN_LOSS_PKTS_MAX: u32 = 2;
 ///   LAST or ONLY below a READ's last PSN      lost: the response is of the probe
 ///   acknowledges more than the probe          in flight: una was not lost, or the responder buffers packets above una
 ///   acknowledges the probe alone,
-///     < 1/4 shortest RTT after the probe      in flight: the ACK is of una's first transmission (Eifel, RFC 3522)
+///     < 1/4 shortest RTT after the probe      in flight: the ACK is of una's first transmission (Eifel, RFC 3522) *
 ///     more than two packets above the probe,  in flight, and the last packet is retransmitted: if packets below the
 ///       the last is no part of a longer READ  last are lost, a NAK follows (F-RTO, RFC 5682, sends new packets)
-///     before the first round-trip sample      in flight
+///     before the first round-trip sample      in flight *
 ///     otherwise                               lost
+///
+///   * not for two probes in succession: if the packets above the first probe had been in flight, their ACKs would
+///     have followed without a second probe
 /// ```
+/// The shortest measured round trip may include queueing, and be many times the round trip of a probe. By the first row
+/// with * alone, each packet of a lost window would then be probed in turn, after a PTO that doubles.
+///
 /// If an ACK follows the retransmission of the last packet, the probe was spurious: the first transmission of the probed
 /// packet was only acknowledged late, and the time from this transmission to its ACK is a round-trip sample (the Eifel
 /// response, RFC 4015, section 3.2). If the PTO were not raised so, each delay of this length would cause probes again.
@@ -72,6 +78,9 @@ pub(crate) struct LossTimer {
     rto: AdaptiveRto,
     /// Whether PTO and RTO are used besides the local ACK timeout.
     is_adaptive: bool,
+    /// Whether the last response acknowledged a probe alone, and was taken as the ACK of the first transmission (rows
+    /// with * in the table of [`Probe`]).
+    was_first_alone: bool,
     /// Start of the local ACK timeout: the time of the latest of four events: progress, expiry of the local ACK
     /// timeout, end of an RNR wait, transmission of a packet that armed the timer.
     last_progress_at: Instant,
@@ -90,6 +99,7 @@ impl LossTimer {
             timer: RetransmitTimer::new(timeout),
             rto: AdaptiveRto::default(),
             is_adaptive: scheme.is_adaptive(),
+            was_first_alone: false,
             last_progress_at: Instant::ZERO,
             last_rx_at: OptionalInstant::NONE,
             last_ack_req_at: Instant::ZERO,
@@ -257,9 +267,10 @@ impl LossTimer {
         if result.nak.is_some() {
             self.rto.on_loss();
         }
+        let was_first_alone = std::mem::take(&mut self.was_first_alone);
         match (self.end_probe(), result.answers) {
             (Probe::InFlight { at }, Some(answers)) => {
-                self.on_probe_acked(scheme, result, answers, requests, at, now);
+                self.on_probe_acked(scheme, result, (answers, was_first_alone), requests, at, now);
             }
             (Probe::LastInFlight { rtt_nanos }, Some(_)) if !result.has_gone_back => {
                 // If the ACK arrives before the last packet is retransmitted, this packet is not retransmitted.
@@ -294,7 +305,7 @@ impl LossTimer {
         &mut self,
         scheme: &mut GoBackN,
         result: &RecoveryResult,
-        answers: Answers,
+        (answers, was_first_alone): (Answers, bool),
         requests: &mut impl Requests,
         at: Instant,
         now: Instant,
@@ -303,7 +314,7 @@ impl LossTimer {
         // probed packet elicited the ACK. The limit is not the whole shortest round trip, because each measured round
         // trip may include queueing behind packets of this queue pair: without queueing, the ACK of the probe may
         // arrive in less than the shortest measured round trip.
-        let is_early = now.nanos_since(at) < self.rto.min_nanos() / 4;
+        let is_early = !was_first_alone && now.nanos_since(at) < self.rto.min_nanos() / 4;
         let is_any = answers == Answers::Any;
         let is_alone = is_any && result.acked_pkts == 1;
         let is_first = answers == Answers::First || (is_alone && is_early);
@@ -326,7 +337,9 @@ impl LossTimer {
         if result.has_gone_back {
             return;
         }
-        if is_first || (is_any && (!is_alone || self.rto.min_nanos() == 0)) {
+        let is_unmeasured = !was_first_alone && self.rto.min_nanos() == 0;
+        if is_first || (is_any && (!is_alone || is_unmeasured)) {
+            self.was_first_alone = is_alone;
             scheme.undo_timeout();
         }
     }
