@@ -2,9 +2,10 @@
 
 mod common;
 
-use common::{End, FIRST_PSN, conn, pair_over, ports, put, settle, statuses, take};
+use common::{End, FIRST_PSN, conn, pair_over, ports, ports_of, put, settle, statuses, take};
 use roce::congestion::CongestionScheme;
 use roce::engine::limits::TX_QUANTUM_PKTS;
+use roce::port::loopback::LoopbackPort;
 use roce::qp::{ConnAttr, PathMtu};
 use roce::queue::{SendData, SendFlags, SendOp, SendRequest, WcStatus};
 use roce::recovery::RecoveryScheme;
@@ -71,7 +72,15 @@ fn post(a: &mut End, b: &End, wr_id: u64, post: Post) {
 }
 
 fn connected(recovery: RecoveryScheme, max_rd_atomic: u8, congestion: CongestionScheme) -> (End, End) {
-    let (port_a, port_b) = ports();
+    connected_over(ports(), recovery, max_rd_atomic, congestion)
+}
+
+fn connected_over(
+    (port_a, port_b): (LoopbackPort, LoopbackPort),
+    recovery: RecoveryScheme,
+    max_rd_atomic: u8,
+    congestion: CongestionScheme,
+) -> (End, End) {
     let conn = ConnAttr { recovery, max_rd_atomic, congestion: Some(congestion), ..conn(PathMtu::Mtu256) };
     pair_over(port_a, port_b, 1 << 14, true, &conn)
 }
@@ -103,6 +112,24 @@ fn packets_sent_before_any_response() {
             settle(&mut a, &mut b);
             let completed: Vec<_> = (0..).zip(*posts).map(|(wr_id, _)| (wr_id, WcStatus::Success)).collect();
             assert_eq!(statuses(&mut a), completed, "{name}, {recovery}");
+        }
+    }
+}
+
+/// If the port has no room for a packet with AckReq, the packet has AckReq when it is sent later.
+#[test]
+fn a_full_port_does_not_clear_ack_req() {
+    for recovery in SCHEMES {
+        for room_frames in 1..4 {
+            let congestion = CongestionScheme::Window { window_pkts: 64 };
+            let (mut a, mut b) = connected_over(ports_of(room_frames), recovery, 4, congestion);
+            post(&mut a, &b, 0, Write(60));
+            let mut with_ack_req = Vec::new();
+            for nanos in 0..60 {
+                (0..2).for_each(|_| _ = a.poll(nanos));
+                with_ack_req.extend(sent_to(&mut b).iter().filter(|sent| sent.2).map(|sent| sent.1));
+            }
+            assert_eq!(with_ack_req, [31, 59], "{recovery}, room for {room_frames}");
         }
     }
 }

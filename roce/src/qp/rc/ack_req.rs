@@ -18,29 +18,27 @@ impl AckReq {
     /// may be in flight. `unacked_pkts`: packets in flight. `is_overdue`: the time since the last packet with AckReq is
     /// at least the shortest round trip measured on the connection; always false without a pacer, or under go-back-N.
     #[inline(always)]
-    pub(super) fn on_packet(
-        &mut self,
+    pub(super) fn is_due(
+        self,
         is_last: bool,
         window_pkts: impl FnOnce() -> u32,
         unacked_pkts: impl FnOnce() -> u32,
         is_overdue: impl FnOnce() -> bool,
     ) -> bool {
-        let is_due = |window_pkts| {
+        let ends_interval = |window_pkts| {
             // AckReq at least twice in a window, so that the ACK of one half arrives while the other half is in flight.
             self.since_pkts + 1 >= ACK_REQ_INTERVAL_PKTS.min(window_pkts / 2)
                 // AckReq in the last packet of the window, because only an ACK opens the window.
                 || unacked_pkts() + 1 >= window_pkts
                 || is_overdue()
         };
-        let ack_req = is_last || is_due(window_pkts());
-        self.since_pkts = if ack_req { 0 } else { self.since_pkts + 1 };
-        ack_req
+        is_last || ends_interval(window_pkts())
     }
 
-    /// Returns whether the packet sent last had AckReq.
+    /// Records that a packet was sent, with AckReq or without.
     #[inline]
-    pub(super) fn was_set(self) -> bool {
-        self.since_pkts == 0
+    pub(super) fn on_sent(&mut self, has_ack_req: bool) {
+        self.since_pkts = if has_ack_req { 0 } else { self.since_pkts + 1 };
     }
 }
 
@@ -75,10 +73,11 @@ mod tests {
             for index in 0..*packets {
                 let is_overdue = || overdue_from.is_some_and(|from| index >= from);
                 let is_last = index + 1 == *packets;
-                if ack_req.on_packet(is_last, || *window_pkts, || in_flight_pkts + index, is_overdue) {
+                let is_due = ack_req.is_due(is_last, || *window_pkts, || in_flight_pkts + index, is_overdue);
+                ack_req.on_sent(is_due);
+                if is_due {
                     set.push(index);
                 }
-                assert_eq!(ack_req.was_set(), set.last() == Some(&index), "{name}");
             }
             assert_eq!(set, *wanted, "{name}");
         }

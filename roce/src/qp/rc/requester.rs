@@ -229,9 +229,10 @@ impl Requester {
                 }
             }
             let mut spec = tx.builder.packet(part.opcode, psn, part.payload_len);
-            spec.ack_req = self.next_ack_req(part.is_last, in_flight_pkts_max, tx.now);
+            let has_ack_req = self.is_ack_req_due(part.is_last, in_flight_pkts_max, tx.now);
+            spec.ack_req = has_ack_req;
             match send_segment(open, &part, &mut spec, (recveth, None), tx) {
-                Ok(()) => self.account_for(psn, &part, tx),
+                Ok(()) => self.account_for(psn, &part, has_ack_req, tx),
                 Err(NotSent::PortFull) => return TxOutcome::TxRingFull,
                 Err(NotSent::BadMemory) => {
                     let position = outstanding.position_of(place.index);
@@ -314,10 +315,10 @@ impl Requester {
 
     /// Returns whether the next packet has AckReq. `is_last`: the packet ends its message.
     #[inline(always)]
-    fn next_ack_req(&mut self, is_last: bool, in_flight_pkts_max: u32, now: Instant) -> bool {
+    fn is_ack_req_due(&self, is_last: bool, in_flight_pkts_max: u32, now: Instant) -> bool {
         let window_pkts = || self.congestion.window_pkts().min(in_flight_pkts_max);
         let is_overdue = || !self.congestion.is_window() && self.loss_timer.is_ack_req_overdue(now);
-        self.ack_req.on_packet(is_last, window_pkts, || self.recovery.unacked(), is_overdue)
+        self.ack_req.is_due(is_last, window_pkts, || self.recovery.unacked(), is_overdue)
     }
 
     /// Sends the READ request `part`, limited to the responses that may be requested now. Returns false if no READ
@@ -343,12 +344,13 @@ impl Requester {
         if is_selective {
             spec.preceding_reads = outstanding.preceding_reads(psn);
         }
-        spec.ack_req = self.next_ack_req(part.is_last, in_flight_pkts_max, tx.now) && !is_doubled;
+        let has_ack_req = self.is_ack_req_due(part.is_last, in_flight_pkts_max, tx.now);
+        spec.ack_req = has_ack_req && !is_doubled;
         emit_read(&spec, part.reth, tx)?;
         if is_selective && !is_retransmission {
             outstanding.on_read_sent();
         }
-        self.account_for(psn, &part, tx);
+        self.account_for(psn, &part, has_ack_req, tx);
         if !self.congestion.is_window() {
             let response = Opcode::RC_RDMA_READ_RESPONSE_MIDDLE;
             let frame_bytes = tx.builder.frame_bytes(response, self.mtu_bytes);
@@ -381,7 +383,13 @@ impl Requester {
     }
 
     #[inline(always)]
-    fn account_for<P: Port>(&mut self, psn: Psn, part: &Segment, tx: &mut TxContext<'_, P>) {
+    fn account_for<P: Port>(
+        &mut self,
+        psn: Psn,
+        part: &Segment,
+        has_ack_req: bool,
+        tx: &mut TxContext<'_, P>,
+    ) {
         *tx.budget -= 1;
         tx.counters.sent_pkts += 1;
         tx.counters.sent_bytes += u64::from(part.payload_len);
@@ -393,7 +401,8 @@ impl Requester {
             self.congestion.on_sent(tx.now, tx.builder.frame_bytes(part.opcode, part.payload_len));
         }
         self.recovery.on_sent(part.psn_span, tx.now);
-        self.on_packet_sent(psn, self.ack_req.was_set(), is_retransmission, tx.now);
+        self.ack_req.on_sent(has_ack_req);
+        self.on_packet_sent(psn, has_ack_req, is_retransmission, tx.now);
     }
 
     #[inline(always)]
