@@ -18,7 +18,10 @@
 //! The target has no term for the number of hops, which is unknown: switches do not change the hop limit of frames that
 //! they forward without routing.
 //!
-//! While the window is below one packet, one packet is sent per rtt / window.
+//! While the window is below one packet, one packet is sent per rtt / window. Unlike in the paper, a round trip of more
+//! than 16 targets counts as 16 targets there. The round trip of a READ includes the time for which the responder, if its
+//! window is below one packet, holds back the READ response: two ends that READ from each other would each lengthen the
+//! round trip of the other without a limit, until a work request fails because its retries are exceeded.
 
 use super::parameters::{DEFAULT_WINDOW_PKTS, WINDOW_PKTS_MAX, parameters};
 use crate::time::Instant;
@@ -55,6 +58,9 @@ const ONE: u64 = 1 << 16;
 /// Number of packets over which the share of packets lost is averaged. With 256 packets, random losses of 2 % do not
 /// exceed the default of `loss_tolerance_milli` (5 %); 14 consecutive losses do.
 const LOSS_PKTS: u64 = 256;
+/// Largest round trip by which packets are paced, in targets. By default 16 targets are 800 us, in which 4 MB leave a queue
+/// at 40 Gbit/s: more than one port of a switch buffers.
+const PACING_TARGETS_MAX: u64 = 16;
 /// The number 1 in thousandths.
 const MILLI: u64 = 1000;
 
@@ -115,7 +121,11 @@ impl Swift {
     #[inline]
     pub(crate) fn on_sent(&mut self, now: Instant) {
         if self.window < ONE {
-            let rtt_nanos = if self.rtt_nanos == 0 { self.target_nanos() } else { self.rtt_nanos };
+            let target_nanos = self.target_nanos();
+            let rtt_nanos = match self.rtt_nanos {
+                0 => target_nanos,
+                nanos => nanos.min(target_nanos * PACING_TARGETS_MAX),
+            };
             self.next_at = now.plus_nanos(rtt_nanos.saturating_mul(ONE) / self.window);
         }
     }
@@ -285,6 +295,16 @@ mod tests {
         swift.on_sent(now);
         assert!(!swift.may_send(now));
         assert_eq!(swift.next_permit_at(), Some(at(5000 + 1600)));
+        for (rtt_micros, gap_micros) in [(399, 6384), (400, 6400), (401, 6400), (1_000_000, 6400)] {
+            swift.rtt_nanos = rtt_micros * MICRO;
+            swift.on_sent(now);
+            assert_eq!(
+                swift.next_permit_at(),
+                Some(at(5000 + gap_micros)),
+                "a round trip of {rtt_micros} us"
+            );
+        }
+        swift.rtt_nanos = 100 * MICRO;
         (0..100).for_each(|n| swift.on_loss(at(10_000 + 200 * n)));
         assert_eq!(swift.window_milli(), 9, "never below the least, rounded");
         swift.on_ack(at(50_000), 1, Some(20 * MICRO));
