@@ -417,6 +417,20 @@ impl LossTimer {
         Some(rtt_nanos)
     }
 
+    /// Called before [`LossTimer::on_result`] for a SACK that `trigger`, no duplicate, elicited. If otherwise only a
+    /// round-trip sample ended the backoff, ends the backoff: the SACK shows that the packets that were timed were lost, not
+    /// retransmitted before their ACK arrived. If `trigger` was sent once, its round trip is a sample.
+    pub(crate) fn on_out_of_order(&mut self, recovery: &Recovery, trigger: Psn, now: Instant) {
+        if let Recovery::SelectiveRepeat(scheme) = recovery
+            && self.rto.needs_sample()
+        {
+            match scheme.log().sacked_rtt_nanos(trigger, now) {
+                Some(rtt_nanos) => self.rto.on_unambiguous_sample(rtt_nanos),
+                None => self.rto.end_backoff(),
+            }
+        }
+    }
+
     /// After an RNR NAK, stops the timer, and ends the probe and the round-trip measurement, because the RNR wait
     /// delays the ACK of the timed packet.
     pub(crate) fn on_rnr_nak(&mut self) {

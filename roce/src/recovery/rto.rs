@@ -85,9 +85,10 @@ impl RetransmitTimer {
 ///   from the second probe on, a probe after a wait of RTO or more is reported to congestion control as a loss
 /// ```
 /// After [`EXPIRIES_UNMEASURED_MAX`] probe timeouts without a round-trip sample of a timed packet
-/// ([`AdaptiveRto::on_acked`]), only such a sample ends the backoff (RFC 6298, section 5). If every ACK ended the
-/// backoff, a path whose round trip exceeds the PTO would yield no sample: each packet would be retransmitted before
-/// its ACK arrives (Karn's algorithm). Probe timeouts use up no retry; local ACK timeouts do.
+/// ([`AdaptiveRto::on_acked`]), only such a sample ends the backoff (RFC 6298, section 5), or a SACK
+/// ([`super::loss_timer::LossTimer::on_out_of_order`]). If every ACK ended the backoff, a path whose round trip exceeds the
+/// PTO would yield no sample: each packet would be retransmitted before its ACK arrives (Karn's algorithm). Probe timeouts
+/// use up no retry; local ACK timeouts do.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct AdaptiveRto {
     srtt_nanos: u64,
@@ -186,9 +187,25 @@ impl AdaptiveRto {
     /// Records the ACK of the packet whose round trip is being measured. Returns this round trip in nanoseconds.
     pub(crate) fn on_acked(&mut self, now: Instant) -> Option<u64> {
         let rtt = self.take_timed(now)?;
+        self.on_unambiguous_sample(rtt);
+        Some(rtt)
+    }
+
+    /// Records the round trip of a packet that was sent once, in nanoseconds. Ends the backoff.
+    pub(crate) fn on_unambiguous_sample(&mut self, rtt: u64) {
         (self.backoff, self.unmeasured) = (0, 0);
         self.on_sample(rtt);
-        Some(rtt)
+    }
+
+    /// Ends the backoff.
+    pub(crate) fn end_backoff(&mut self) {
+        self.backoff = 0;
+    }
+
+    /// Returns whether only a sample ends the backoff.
+    #[inline]
+    pub(crate) fn needs_sample(&self) -> bool {
+        self.unmeasured >= EXPIRIES_UNMEASURED_MAX
     }
 
     /// Ends the round-trip measurement without a sample. Returns the time since the timed packet was sent, in
@@ -223,7 +240,7 @@ impl AdaptiveRto {
     #[inline]
     pub(crate) fn on_progress(&mut self) {
         self.expiries = 0;
-        if self.unmeasured < EXPIRIES_UNMEASURED_MAX {
+        if !self.needs_sample() {
             self.backoff = 0;
         }
     }

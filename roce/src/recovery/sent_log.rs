@@ -231,7 +231,16 @@ impl SentLog {
     /// Returns the time since the PSN below una was sent, in nanoseconds: a round trip, if an ACK at `now` is the first
     /// to acknowledge that PSN. `None` if that PSN was retransmitted (Karn's algorithm, RFC 6298 section 3).
     pub(crate) fn rtt_nanos(&self, now: Instant) -> Option<u64> {
-        let psn = self.una.minus(1);
+        self.nanos_since_sent(self.una.minus(1), now)
+    }
+
+    /// Returns the time since `trigger` was sent, in nanoseconds: a round trip, if `trigger` elicited a SACK received at
+    /// `now`. `None` if that PSN was retransmitted, or is not acknowledged above una.
+    pub(crate) fn sacked_rtt_nanos(&self, trigger: Psn, now: Instant) -> Option<u64> {
+        if self.is_acked(trigger) { self.nanos_since_sent(trigger, now) } else { None }
+    }
+
+    fn nanos_since_sent(&self, psn: Psn, now: Instant) -> Option<u64> {
         let sent_nanos = self.transmissions.at(psn.value()).sent_nanos;
         (!self.is_retransmitted(psn)).then(|| u64::from(low_nanos(now).wrapping_sub(sent_nanos)))
     }

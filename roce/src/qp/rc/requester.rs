@@ -465,6 +465,11 @@ impl Requester {
         let result = self.recovery.on_event(event, outstanding, self.loss_timer.ack_time(now));
         if result.nak.is_some() | result.is_spurious | matches!(event, AckEvent::Sack { .. }) {
             count(event, &result, counters);
+            if let AckEvent::Sack { header, .. } = event
+                && !header.duplicate
+            {
+                self.loss_timer.on_out_of_order(&self.recovery, header.trigger, now);
+            }
         }
         // Under selective repeat, the requester measures the round trip of one packet at a time. A retransmission of
         // this packet, for example as a probe, cancels the measurement. Therefore, if congestion control needs round
