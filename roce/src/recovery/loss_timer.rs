@@ -78,8 +78,8 @@ pub(crate) struct LossTimer {
     rto: AdaptiveRto,
     /// Whether PTO and RTO are used besides the local ACK timeout.
     is_adaptive: bool,
-    /// Whether the last response acknowledged a probe alone, and was taken as the ACK of the first transmission (rows
-    /// with * in the table of [`Probe`]).
+    /// Whether the last response that changed `recovery` acknowledged a probe alone, and was taken as the ACK of the first
+    /// transmission (rows with * in the table of [`Probe`]).
     was_first_alone: bool,
     /// Start of the local ACK timeout: the time of the latest of four events: progress, expiry of the local ACK
     /// timeout, end of an RNR wait, transmission of a packet that armed the timer.
@@ -124,6 +124,11 @@ impl LossTimer {
     #[inline]
     pub(crate) fn is_probing(&self) -> bool {
         matches!(self.probe, Probe::InFlight { .. })
+    }
+
+    /// Returns whether improved go-back-N retransmits the last packet, or awaits the response to it.
+    pub(crate) fn retransmits_last(&self) -> bool {
+        matches!(self.probe, Probe::LastInFlight { .. })
     }
 
     /// Returns the maximum number of packets in flight during a probe: no PSN above the probe is sent. `sent_pkts`: the

@@ -110,15 +110,15 @@ impl Sender {
         self.sent(packets, has_ack_req);
     }
 
-    /// Records as sent the retransmissions that RNR wait and `in_flight_pkts_max` permit, in the order in which
+    /// Records as sent the retransmissions that RNR wait and `may_send` permit, in the order in which
     /// `Requester::transmit` sends these packets.
     fn retransmit(&mut self) {
         while self.requester.rnr_until.is_none() && self.requester.recovery.is_retransmission() {
             let in_flight_pkts_max = self.requester.in_flight_pkts_max(&mut self.outstanding);
-            let recovery = &self.requester.recovery;
-            if recovery.limited_pkts(in_flight_pkts_max).is_none() {
+            if !self.requester.may_send(self.now, in_flight_pkts_max) {
                 return;
             }
+            let recovery = &self.requester.recovery;
             let place = self.outstanding.find(recovery.next_psn()).expect("it was sent before");
             let (next, request) = (recovery.next_psn(), self.outstanding.request_of(&place));
             let is_probe = self.requester.loss_timer.is_probing();
@@ -325,6 +325,12 @@ const PROBES: &[Row] = &[
           steps: &[("0 send 1", "100"), ("20 ack 1", "-"), ("100 send 4", "180"), ("180 time", "340 >1"),
                    ("180 out", "340 >2"), ("200 ack 2", "360 >4"), ("200 out", "360"), ("220 nak 2", "300 >2 y6"),
                    ("220 out", "300 y6")],
+          counters: "packet_seq_err, tail_probes", ..ROW },
+    Row { name: "the window of congestion control, one packet, does not block the last packet", schemes: &[IMPROVED],
+          congestion: "swift:window_pkts=1",
+          steps: &[("0 send 1", "100"), ("20 ack 1", "-"), ("100 send 4", "180"), ("180 time", "340 >1"),
+                   ("180 out", "340 >2"), ("200 ack 2", "360 >4"), ("200 out", "360"), ("220 nak 2", "300 >2 y6"),
+                   ("220 out", "300 >3 y6")],
           counters: "packet_seq_err, tail_probes", ..ROW },
     Row { name: "no NAK after the last packet: nothing was lost", schemes: &[IMPROVED],
           steps: &[("0 send 1", "100"), ("20 ack 1", "-"), ("100 send 4", "180"), ("180 time", "340 >1"),

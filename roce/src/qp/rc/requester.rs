@@ -271,9 +271,12 @@ impl Requester {
     }
 
     #[inline]
-    fn may_send(&mut self, now: Instant, in_flight_pkts_max: u32) -> bool {
+    pub(super) fn may_send(&mut self, now: Instant, in_flight_pkts_max: u32) -> bool {
         let Some(limited_pkts) = self.recovery.limited_pkts(in_flight_pkts_max) else { return false };
+        // A window that congestion control reduced below the number of packets in flight does not block the last packet
+        // of improved go-back-N, as it blocks no probe (RFC 9002, section 7.5); a pacer does.
         self.congestion.permit(now, limited_pkts)
+            || (self.loss_timer.retransmits_last() && self.congestion.permit(now, 0))
     }
 
     /// If the next work request may start, assigns PSNs to it and returns the position of its first packet. If it is a
