@@ -340,16 +340,24 @@ impl GoBackN {
         }
     }
 
-    /// Moves `next` forward to `max_sent`, because an ACK showed that the packets in flight at a timeout were not lost.
-    pub(crate) fn undo_timeout(&mut self) {
-        self.next = self.max_sent;
+    /// Moves `next` forward to `resume`, the result of [`GoBackN::on_timeout`], because an ACK showed that the packets in
+    /// flight at the timeout were not lost. If packets from `resume` on are lost, these are retransmitted next.
+    pub(crate) fn undo_timeout(&mut self, resume: Psn) {
+        if resume.index_in(self.una, self.sent() + 1).is_some_and(|index| index > self.unacked()) {
+            self.next = resume;
+        }
+        if self.is_retransmission() {
+            self.lost_end = self.last_received().unwrap_or(self.max_sent);
+            self.skip_received();
+        }
     }
 
     /// After a timeout, takes the packets in flight at the timeout as in flight again, except the last packet, which is
-    /// retransmitted, and returns true. If the last packet is a response of a READ with several responses, changes
-    /// nothing and returns false: to request this response again would be one more READ request in flight.
-    pub(crate) fn retransmit_last(&mut self, requests: &mut impl Requests) -> bool {
-        let last = self.max_sent.minus(1);
+    /// retransmitted, and returns true. If packets from `resume`, the result of [`GoBackN::on_timeout`], on are lost,
+    /// `resume` is retransmitted instead. If the packet to retransmit is a response of a READ with several responses,
+    /// changes nothing and returns false: to request this response again would be one more READ request in flight.
+    pub(crate) fn retransmit_last(&mut self, resume: Psn, requests: &mut impl Requests) -> bool {
+        let last = if resume == self.max_sent { resume.minus(1) } else { resume };
         if requests.request_at(last).is_none_or(|request| request.is_read && request.packets > 1) {
             return false;
         }
@@ -358,11 +366,14 @@ impl GoBackN {
     }
 
     /// After an expiry of the loss timer or an RNR NAK, moves `next` back to `una`. A later PSN sequence error or
-    /// implied NAK can move `next` back once more.
-    pub(crate) fn on_timeout(&mut self) {
+    /// implied NAK can move `next` back once more. Returns the former `next`, at least `una + 1`, because `una` is
+    /// retransmitted now.
+    pub(crate) fn on_timeout(&mut self) -> Psn {
+        let resume = if self.next == self.una { self.una.plus(1) } else { self.next };
         self.next = self.una;
         self.lost_end = self.max_sent;
         self.has_gone_back = false;
+        resume
     }
 }
 
@@ -463,15 +474,47 @@ mod tests {
     #[test]
     fn a_timeout_that_was_none_is_taken_back() {
         let mut scheme = sent(5);
-        scheme.on_timeout();
+        assert_eq!(scheme.on_timeout(), FIRST.plus(5));
         scheme.on_sent(1);
         assert_eq!((scheme.next_psn(), scheme.is_retransmission()), (FIRST.plus(1), true));
         scheme.acknowledge(acked(3));
-        scheme.undo_timeout();
+        scheme.undo_timeout(FIRST.plus(5));
         assert_eq!(
             (scheme.next_psn(), scheme.is_retransmission(), scheme.unacked()),
             (FIRST.plus(5), false, 2)
         );
+    }
+
+    #[test]
+    fn packets_lost_before_a_timeout_are_still_to_be_retransmitted() {
+        for (acked_pkts, next) in [(1, 3), (2, 3), (3, 3), (4, 4), (5, 5)] {
+            let mut scheme = sent(5);
+            scheme.acknowledge(Acknowledgement::Lost { next: FIRST });
+            scheme.on_sent(3);
+            let resume = scheme.on_timeout();
+            assert_eq!(resume, FIRST.plus(3));
+            scheme.on_sent(1);
+            scheme.acknowledge(acked(acked_pkts));
+            scheme.undo_timeout(resume);
+            assert_eq!(scheme.next_psn(), FIRST.plus(next), "{acked_pkts} acknowledged");
+        }
+        let mut scheme = sent(5);
+        scheme.acknowledge(Acknowledgement::Lost { next: FIRST });
+        assert_eq!(scheme.on_timeout(), FIRST.plus(1), "una itself is retransmitted");
+    }
+
+    #[test]
+    fn responses_received_before_a_timeout_are_not_requested_again() {
+        let mut scheme = sent(8);
+        scheme.acknowledge(received(0, 4));
+        scheme.on_sent(2);
+        let resume = scheme.on_timeout();
+        scheme.on_sent(1);
+        scheme.acknowledge(acked(1));
+        scheme.undo_timeout(resume);
+        assert_eq!((scheme.next_psn(), scheme.lost_end), (FIRST.plus(2), FIRST.plus(4)));
+        scheme.on_sent(2);
+        assert_eq!((scheme.next_psn(), scheme.is_retransmission()), (FIRST.plus(8), false));
     }
 
     fn received(missing: u32, index: u32) -> Acknowledgement {

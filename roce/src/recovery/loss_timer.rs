@@ -36,12 +36,21 @@ const UNSHOWN_LOSS_PKTS_MAX: u32 = 2;
 ///   acknowledges the probe alone,
 ///     < 1/4 shortest RTT after the probe      in flight: the ACK is of una's first transmission (Eifel, RFC 3522) *
 ///     more than two packets above the probe,  in flight, and the last packet is retransmitted: if packets below the
-///       the last is no part of a longer READ  last are lost, a NAK follows (F-RTO, RFC 5682, sends new packets)
+///       the last is no part of a longer READ  last are lost, a NAK follows (F-RTO, RFC 5682, sends new packets) **
 ///     before the first round-trip sample      in flight *
 ///     otherwise                               lost
 ///
-///   * not for two probes in succession: if the packets above the first probe had been in flight, their ACKs would
-///     have followed without a second probe
+///   *  not for two probes in succession: if the packets above the first probe had been in flight, their ACKs would
+///      have followed without a second probe
+///   ** if the PTO interrupted the retransmissions after a NAK, the next of them is sent instead of the last packet
+/// ```
+/// "In flight" means: as before the PTO. If a NAK had shown a loss, and the PTO interrupted the retransmissions, the
+/// packets from `resume` on are still to be retransmitted:
+///
+/// ```text
+///     una       sent after the NAK       resume       lost before the NAK       max_sent
+///      |----------------------------------|---------------------------------------|
+///     probe                                                  without a NAK: resume == max_sent
 /// ```
 /// The shortest measured round trip may include queueing, and be many times the round trip of a probe. By the first row
 /// with * alone, each packet of a lost window would then be probed in turn, after a PTO that doubles.
@@ -58,11 +67,14 @@ enum Probe {
     None,
     /// The probe was sent at `at`, and no response arrived since.
     InFlight {
+        resume: Psn,
         at: Instant,
     },
-    /// An ACK acknowledged the probe alone, the last packet is retransmitted, and no response arrived since.
+    /// An ACK acknowledged the probe alone, `resume` or, if this is `max_sent`, the last packet is retransmitted, and no
+    /// response arrived since.
     /// `rtt_nanos`: time from the first transmission of the probed packet to this ACK; `None` if it was not measured.
     LastInFlight {
+        resume: Psn,
         rtt_nanos: Option<NonZeroU64>,
     },
 }
@@ -131,14 +143,16 @@ impl LossTimer {
         matches!(self.probe, Probe::LastInFlight { .. })
     }
 
-    /// Returns the maximum number of packets in flight during a probe: no PSN above the probe is sent. `sent_pkts`: the
-    /// number of PSNs from una to the highest PSN sent. `None` without a probe.
+    /// Returns the maximum number of packets in flight during a probe: no PSN above the probe, or above the packet that is
+    /// retransmitted as the last, is sent. `None` without a probe.
     #[inline]
-    pub(crate) fn probe_pkts_max(&self, sent_pkts: impl FnOnce() -> u32) -> Option<u32> {
+    pub(crate) fn probe_pkts_max(&self, recovery: &Recovery) -> Option<u32> {
         match self.probe {
             Probe::None => None,
             Probe::InFlight { .. } => Some(1),
-            Probe::LastInFlight { .. } => Some(sent_pkts()),
+            Probe::LastInFlight { resume, .. } => {
+                Some(recovery.sent().min(resume.distance_from(recovery.una()) + 1))
+            }
         }
     }
 
@@ -260,6 +274,10 @@ impl LossTimer {
         requests: &mut impl Requests,
         now: Instant,
     ) -> Option<u64> {
+        if result.nak.is_some() && self.rto.needs_sample() {
+            // The NAK shows that the packets that were timed were lost, not retransmitted before their ACK arrived.
+            self.rto.end_backoff();
+        }
         if !result.changed {
             // una did not advance, and no packet was newly marked lost, for example because the response is the second
             // READ response above a missing READ response. The timer is rearmed, because more READ responses may be
@@ -274,12 +292,12 @@ impl LossTimer {
         }
         let was_first_alone = std::mem::take(&mut self.was_first_alone);
         match (self.end_probe(), result.answers) {
-            (Probe::InFlight { at }, Some(answers)) => {
-                self.on_probe_acked(scheme, result, (answers, was_first_alone), requests, at, now);
+            (Probe::InFlight { resume, at }, Some(answers)) => {
+                self.on_probe_acked(scheme, result, (answers, was_first_alone), requests, (resume, at), now);
             }
-            (Probe::LastInFlight { rtt_nanos }, Some(_)) if !result.has_gone_back => {
+            (Probe::LastInFlight { resume, rtt_nanos }, Some(_)) if !result.has_gone_back => {
                 // If the ACK arrives before the last packet is retransmitted, this packet is not retransmitted.
-                scheme.undo_timeout();
+                scheme.undo_timeout(resume);
                 self.rto.on_spurious();
                 if let Some(rtt_nanos) = rtt_nanos {
                     self.rto.on_sample(rtt_nanos.get());
@@ -304,7 +322,7 @@ impl LossTimer {
     }
 
     /// Decides by the table of [`Probe`], after an ACK, whether the packets above the probe are in flight. `at`: time at
-    /// which the probe was sent. If the probe may have elicited the ACK, cancels the round-trip measurement (Karn's
+    /// which the probe was sent; `resume`: see [`Probe`]. If the probe may have elicited the ACK, cancels the round-trip measurement (Karn's
     /// algorithm, RFC 6298 section 3), or keeps it in [`Probe::LastInFlight`] until the next response.
     fn on_probe_acked(
         &mut self,
@@ -312,7 +330,7 @@ impl LossTimer {
         result: &RecoveryResult,
         (answers, was_first_alone): (Answers, bool),
         requests: &mut impl Requests,
-        at: Instant,
+        (resume, at): (Psn, Instant),
         now: Instant,
     ) {
         // If the ACK arrives less than 1/4 of the shortest round trip after the probe, the first transmission of the
@@ -325,13 +343,13 @@ impl LossTimer {
         let is_first = answers == Answers::First || (is_alone && is_early);
         let is_unshown =
             is_alone && !is_first && !result.has_gone_back && scheme.sent() > UNSHOWN_LOSS_PKTS_MAX;
-        if is_unshown && scheme.retransmit_last(requests) {
+        if is_unshown && scheme.retransmit_last(resume, requests) {
             let rtt_nanos = if self.is_timed_acked(scheme) { self.rto.take_timed(now) } else { None };
             if self.rto.timed() == Some(scheme.next_psn()) {
                 // The last packet is timed, and is retransmitted now.
                 self.rto.cancel();
             }
-            self.probe = Probe::LastInFlight { rtt_nanos: rtt_nanos.and_then(NonZeroU64::new) };
+            self.probe = Probe::LastInFlight { resume, rtt_nanos: rtt_nanos.and_then(NonZeroU64::new) };
             return;
         }
         if is_first {
@@ -345,7 +363,7 @@ impl LossTimer {
         let is_unmeasured = !was_first_alone && self.rto.min_nanos() == 0;
         if is_first || (is_any && (!is_alone || is_unmeasured)) {
             self.was_first_alone = is_alone;
-            scheme.undo_timeout();
+            scheme.undo_timeout(resume);
         }
     }
 
@@ -504,8 +522,12 @@ impl LossTimer {
         let expiry = self.rto.on_expired(recovery.unacked());
         match recovery {
             Recovery::GoBackN(scheme) => {
-                scheme.on_timeout();
-                self.probe = Probe::InFlight { at: now };
+                let next = scheme.on_timeout();
+                let resume = match self.probe {
+                    Probe::None => next,
+                    Probe::InFlight { resume, .. } | Probe::LastInFlight { resume, .. } => resume,
+                };
+                self.probe = Probe::InFlight { resume, at: now };
             }
             Recovery::SelectiveRepeat(scheme) => {
                 scheme.probe(expiry == Expiry::TailLossProbe, requests);

@@ -85,8 +85,8 @@ impl RetransmitTimer {
 ///   from the second probe on, a probe after a wait of RTO or more is reported to congestion control as a loss
 /// ```
 /// After [`EXPIRIES_UNMEASURED_MAX`] probe timeouts without a round-trip sample of a timed packet
-/// ([`AdaptiveRto::on_acked`]), only such a sample ends the backoff (RFC 6298, section 5), or a SACK
-/// ([`super::loss_timer::LossTimer::on_out_of_order`]). If every ACK ended the backoff, a path whose round trip exceeds the
+/// ([`AdaptiveRto::on_acked`]), only such a sample ends the backoff (RFC 6298, section 5), or a response that shows a
+/// loss: a NAK, or a SACK ([`super::loss_timer::LossTimer::on_out_of_order`]). If every ACK ended the backoff, a path whose round trip exceeds the
 /// PTO would yield no sample: each packet would be retransmitted before its ACK arrives (Karn's algorithm). Probe timeouts
 /// use up no retry; local ACK timeouts do.
 #[derive(Clone, Copy, Debug)]
@@ -122,7 +122,7 @@ const RTO_HIGH_NANOS: u64 = 320_000;
 /// Largest number of packets in flight at which [`RTO_LOW_NANOS`] is the lower bound of the RTO.
 const RTO_LOW_PKTS: u32 = 3;
 /// After this number of probe timeouts without a round-trip sample of a timed packet (`timed_psn`, the packet whose
-/// round trip is being measured), only such a sample ends the backoff of the PTO.
+/// round trip is being measured), only such a sample, a NAK or a SACK ends the backoff of the PTO.
 const EXPIRIES_UNMEASURED_MAX: u8 = 8;
 /// Number of probe timeouts before the first round-trip sample that double the PTO; each further one quadruples it,
 /// because a peer that has not responded yet is more probable than the loss of four probes.

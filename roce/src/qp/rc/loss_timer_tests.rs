@@ -242,6 +242,13 @@ const UNMEASURED: &[Step] = &[
     ("68700 time", "273500 >0"), ("68700 out", "273500"), ("80000 ack 1", "-"),
 ];
 
+/// A NAK is followed by 16 retransmissions (the loss window), and a PTO with a probe.
+#[rustfmt::skip]
+const AMID_RETRANSMISSIONS: &[Step] = &[
+    ("0 send 1", "100"), ("20 ack 1", "-"), ("100 send 30", "180"), ("120 nak 1", "200 >1 y6"),
+    ("120 out", "200 >17 y6"), ("300 time", "460 >1 y6"), ("300 out", "460 >2 y6"),
+];
+
 /// Timeouts of these rows, with at most 3 packets in flight (low) or more than 3 (high):
 /// - Before the first round-trip sample: RTO 1 ms; PTO 100 us (low) or 320 us (high).
 /// - After a first sample of 20 us: RTO 100 us (low) or 320 us (high); PTO 2 * 20 + 4 * 10 = 80 us.
@@ -372,10 +379,21 @@ const PROBES: &[Row] = &[
           steps: &[("0 send 4", "100"), ("100 time", "300 >0"), ("100 out", "300 >1"), ("150 ack 1", "350 >3"),
                    ("150 out", "350"), ("170 nak 1", "270 >1 y6"), ("170 out", "270 y6")],
           counters: "packet_seq_err, tail_probes", ..ROW },
-    Row { name: "the loss window, 16 packets, does not block the last packet", schemes: &[IMPROVED],
-          steps: &[("0 send 1", "100"), ("20 ack 1", "-"), ("100 send 30", "180"), ("120 nak 1", "200 >1 y6"),
-                   ("120 out", "200 >17 y6"), ("300 time", "460 >1 y6"), ("300 out", "460 >2 y6"),
-                   ("320 ack 2", "480 >30"), ("320 out", "480")],
+    Row { name: "an ACK of the probe alone, after a PTO amid retransmissions: the next of them", schemes: &[IMPROVED],
+          before: AMID_RETRANSMISSIONS,
+          steps: &[("320 ack 2", "480 >17"), ("320 out", "480 >18"), ("340 nak 2", "420 >2 y6")],
+          counters: "packet_seq_err 2, tail_probes", ..ROW },
+    Row { name: "no NAK after it: the retransmissions continue", schemes: &[IMPROVED],
+          before: AMID_RETRANSMISSIONS,
+          steps: &[("320 ack 2", "480 >17"), ("320 out", "480 >18"), ("340 ack 18", "420 >18"), ("340 out", "420")],
+          counters: "packet_seq_err, tail_probes", ..ROW },
+    Row { name: "an ACK of more than the probe, after a PTO amid retransmissions: they continue", schemes: &[IMPROVED],
+          before: AMID_RETRANSMISSIONS,
+          steps: &[("320 ack 5", "400 >17"), ("320 out", "400 >21")],
+          counters: "packet_seq_err, tail_probes", ..ROW },
+    Row { name: "an ACK of all that was retransmitted before the PTO", schemes: &[IMPROVED],
+          before: AMID_RETRANSMISSIONS,
+          steps: &[("320 ack 19", "400 >19"), ("320 out", "400")],
           counters: "packet_seq_err, tail_probes", ..ROW },
     Row { name: "before a sample, no NAK after the last packet: the late ACK yields the round trip", schemes: &[IMPROVED],
           steps: &[("0 send 1", "100"), ("0 send 3", "100"), ("100 time", "300 >0"), ("100 out", "300 >1"),
@@ -408,6 +426,12 @@ const PROBES: &[Row] = &[
                    ("80100 time", "80300 >1"), ("80100 out", "80300"), ("80200 ack 2", "-"),
                    ("80300 send 1", "80500"), ("80450 ack 3", "-"), ("80500 send 1", "81100")],
           counters: "tail_probes 5, roce_adp_retrans_to 3", ..ROW },
+    Row { name: "after 8 expiries without a sample, a NAK ends the backoff", schemes: &[IMPROVED],
+          timeout: TIMEOUT_NEVER, before: UNMEASURED,
+          steps: &[("80000 send 3", "80100"),
+                   ("80100 time", "80300 >1"), ("80100 out", "80300 >2"), ("80150 nak 1", "80250 >1 y6"),
+                   ("80150 out", "80250 y6"), ("80250 time", "80450 >1 y6"), ("80250 out", "80450 >2 y6")],
+          counters: "packet_seq_err, tail_probes 6, roce_adp_retrans_to 3", ..ROW },
     Row { name: "after 8 expiries without a sample, a SACK of a retransmitted packet ends the backoff",
           schemes: &[SELECTIVE],
           timeout: TIMEOUT_NEVER, before: UNMEASURED,

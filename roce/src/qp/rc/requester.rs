@@ -133,7 +133,7 @@ impl Requester {
     /// least [`READS_IN_FLIGHT_MIN`] times the number of its responses.
     #[inline]
     pub(super) fn in_flight_pkts_max(&self, outstanding: &mut Outstanding) -> u32 {
-        let probe_pkts_max = self.loss_timer.probe_pkts_max(|| self.recovery.sent());
+        let probe_pkts_max = self.loss_timer.probe_pkts_max(&self.recovery);
         match (probe_pkts_max, self.loss_window.window_pkts()) {
             (Some(pkts_max), _) => pkts_max,
             (None, u32::MAX) => u32::MAX,
