@@ -14,6 +14,8 @@ const QUEUE_KBYTES_MAX: f64 = 650.0;
 
 /// Seeds of a run that is judged, as the experiment has: with one, who starts first may decide.
 const SEEDS: u32 = 3;
+/// Seeds of a run with so many losses that three seeds may all be good ones.
+const LOSSY_SEEDS: u32 = 10;
 
 fn run_text(text: &str, seeds: u32) -> Outcome {
     let experiment = Experiment::parse(text, false).unwrap();
@@ -28,7 +30,12 @@ fn run_text(text: &str, seeds: u32) -> Outcome {
 
 /// Runs `variants` of the shipped experiment with these numbers of flows and one operation.
 fn run_variants(variants: &[&str], flows: &[i64], op: &str, seeds: u32) -> Outcome {
+    run_with("selective-repeat", variants, flows, op, seeds)
+}
+
+fn run_with(recovery: &str, variants: &[&str], flows: &[i64], op: &str, seeds: u32) -> Outcome {
     let mut document: toml::Table = shipped("congestion").unwrap().parse().unwrap();
+    document["transport"]["recovery"] = recovery.into();
     let toml::Value::Array(all) = &mut document["variant"] else { panic!("variants") };
     all.retain(|variant| variants.contains(&variant["name"].as_str().unwrap()));
     assert_eq!(all.len(), variants.len(), "{variants:?}");
@@ -40,12 +47,12 @@ fn run_variants(variants: &[&str], flows: &[i64], op: &str, seeds: u32) -> Outco
 }
 
 /// Checks that the bottleneck is full, that the goodputs are equal, and that the queue is short, as means of the seeds.
-fn assert_fair(outcome: &Outcome) {
+fn assert_fair(outcome: &Outcome, seeds: u32) {
     let mut wrong = Vec::new();
-    for runs in outcome.points.chunks(SEEDS as usize) {
+    for runs in outcome.points.chunks(seeds as usize) {
         let place = outcome.experiment.place(runs[0].point.variant, &runs[0].point.values);
         let [share, jain, queue] = [LINK_SHARE, JAIN, QUEUE_99]
-            .map(|figure| runs.iter().map(|run| run.get(figure).unwrap()).sum::<f64>() / f64::from(SEEDS));
+            .map(|figure| runs.iter().map(|run| run.get(figure).unwrap()).sum::<f64>() / f64::from(seeds));
         println!("{place}: {share:.3} of the link, Jain {jain:.3}, queue {queue:.0} kB");
         if share < LEAST || jain < LEAST || queue > QUEUE_KBYTES_MAX {
             wrong.push(place);
@@ -56,12 +63,24 @@ fn assert_fair(outcome: &Outcome) {
 
 #[test]
 fn writes_fill_the_bottleneck_in_equal_parts() {
-    assert_fair(&run_variants(&["DCQCN", "Swift", "Swift, 1 % loss"], &[2, 8, 16, 64], "write", SEEDS));
+    assert_fair(
+        &run_variants(&["DCQCN", "Swift", "Swift, 1 % loss"], &[2, 8, 16, 64], "write", SEEDS),
+        SEEDS,
+    );
 }
 
 #[test]
 fn reads_fill_the_bottleneck_in_equal_parts() {
-    assert_fair(&run_variants(&["DCQCN", "Swift"], &[8, 64], "read", SEEDS));
+    assert_fair(&run_variants(&["DCQCN", "Swift"], &[8, 64], "read", SEEDS), SEEDS);
+}
+
+/// All flows start at the rate of the link, so most of their first packets are lost.
+#[test]
+fn go_back_n_recovers_from_64_flows_that_start_at_full_rate() {
+    for op in ["write", "read"] {
+        let outcome = run_with("improved-go-back-n", &["DCQCN"], &[64], op, LOSSY_SEEDS);
+        assert_fair(&outcome, LOSSY_SEEDS);
+    }
 }
 
 #[test]

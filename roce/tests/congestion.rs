@@ -2,7 +2,7 @@
 
 mod common;
 
-use common::{End, conn, connect, pair, settle};
+use common::{End, conn, connect, pair, put, settle, take};
 use roce::congestion::CongestionScheme;
 use roce::id::{Gid, Mac, PKey, Qpn};
 use roce::port::Port;
@@ -183,4 +183,64 @@ fn a_push_does_not_drop_the_timer_of_a_pacer() {
     assert!(a.engine.next_deadline().unwrap() <= permit_at, "a poll is due");
     a.poll(permit_at.nanos_since(start::INSTANT) + 2);
     assert_eq!(a.engine.counters().sent_pkts, sent + 1);
+}
+
+/// Returns the rate of the first end, under DCQCN with `loss_after_cnp`, after a CNP and then `scenario`. The rate does not
+/// increase before 131 ms.
+fn rate_after(loss_after_cnp: u32, scenario: fn(&mut End, &mut End)) -> u64 {
+    let scheme = format!("dcqcn:rpg_max_rate=10000,rpg_time_reset=131071,loss_after_cnp={loss_after_cnp}");
+    let (mut a, mut b) = connected(&scheme, 0);
+    Cnp::of(&a, &b).send(&mut a, &mut b, 1);
+    scenario(&mut a, &mut b);
+    rate(&a).unwrap()
+}
+
+/// Polls `from` for 10 us, drops the first of the frames sent to `to`, and delivers the others at 70 us.
+fn lose_first(from: &mut End, to: &mut End) {
+    (0..10).for_each(|step| _ = from.poll(60_000 + 1000 * step));
+    let frames = take(to.engine.port_mut());
+    assert_eq!(frames.len(), 4);
+    frames.iter().skip(1).for_each(|frame| put(from.engine.port_mut(), frame));
+    to.poll(70_000);
+    from.poll(71_000);
+}
+
+fn lose_a_request(a: &mut End, b: &mut End) {
+    let (sge, remote_addr, rkey) = (a.sge(0, 4096), b.memory.addr(), b.rkey);
+    a.post(1, SendOp::Write { remote_addr, rkey }, sge);
+    lose_first(a, b);
+    assert_eq!(a.engine.counters().packet_seq_err, 1);
+}
+
+/// The second end requests the READ response again that was lost.
+fn lose_a_response(a: &mut End, b: &mut End) {
+    let (sge, remote_addr, rkey) = (b.sge(0, 4096), a.memory.addr(), a.rkey);
+    b.post(1, SendOp::Read { remote_addr, rkey }, sge);
+    b.poll(2);
+    lose_first(a, b);
+    (0..10).for_each(|step| _ = a.poll(72_000 + 1000 * step));
+    assert_eq!(a.engine.counters().duplicate_request, 1);
+}
+
+fn lose_all_requests(a: &mut End, b: &mut End) {
+    let (sge, remote_addr, rkey) = (a.sge(0, 64), b.memory.addr(), b.rkey);
+    a.post(1, SendOp::Write { remote_addr, rkey }, sge);
+    a.poll(2);
+    a.poll(90_000_000);
+    assert_eq!(a.engine.counters().local_ack_timeout_err, 1);
+}
+
+#[test]
+fn a_loss_slows_the_queue_pair_down_soon_after_a_notification() {
+    let first = 10_000_000_000 - 10_000_000_000 * 1023 / 2048;
+    for (name, scenario, others) in [
+        ("a NAK", lose_a_request as fn(&mut End, &mut End), &[0, 50][..]),
+        ("a response requested again", lose_a_response, &[0, 50]),
+        ("a timeout", lose_all_requests, &[0]),
+    ] {
+        assert!(rate_after(400, scenario) < first, "{name}");
+        for loss_after_cnp in others {
+            assert_eq!(rate_after(*loss_after_cnp, scenario), first, "{name}, {loss_after_cnp}");
+        }
+    }
 }

@@ -19,7 +19,7 @@
 
 use super::pacer::{Pacer, RATE_MAX_BITS_PER_SEC};
 use super::parameters::{BITS_PER_MBIT, DEFAULT_WINDOW_PKTS, WINDOW_PKTS_MAX, parameters};
-use crate::time::Instant;
+use crate::time::{Instant, OptionalInstant};
 
 parameters! {
     /// DCQCN's parameters, with the names of NVIDIA's adapters and the defaults of DCQCN's paper. Rates are in
@@ -65,6 +65,10 @@ parameters! {
         /// If a CNP arrives while no rate limiter exists (the rate is the maximum rate), alpha is set to this value, in
         /// 1024ths, before the decrease.
         initial_alpha_value = 1023, in 1 to 1023;
+        /// A NAK, or a READ request for responses sent before, counts as a CNP if the last CNP was received less than
+        /// this time ago, in microseconds. If greater than 0, a timeout always counts as a CNP. Neither in the paper,
+        /// whose networks lose no packet, nor a parameter of NVIDIA's adapters.
+        loss_after_cnp = 400, in 0 to 1_000_000;
     }
 }
 
@@ -86,6 +90,7 @@ const NVIDIA: DcqcnParameters = DcqcnParameters {
     dce_tcp_rtt: 1,
     rate_reduce_monitor_period: 4,
     initial_alpha_value: 1023,
+    loss_after_cnp: 0,
 };
 
 /// Number of fraction bits of alpha: ten more than in NVIDIA's adapters, because rounding errors of updates add up.
@@ -112,6 +117,8 @@ struct Limiter {
     alpha_at: Instant,
     /// Whether a CNP was received since `alpha_at`, the time up to which alpha was updated.
     notified: bool,
+    /// Arrival time of the latest CNP.
+    cnp_at: OptionalInstant,
     /// Time at which the decrease for a CNP is due; `None` if no CNP was received since the last decrease.
     decrease_at: Option<Instant>,
     /// Earliest time of the next decrease.
@@ -183,6 +190,29 @@ impl Dcqcn {
     /// Records a CNP. If `rate_reduce_monitor_period` has passed since the last decrease, decreases the rate now,
     /// otherwise at the end of this period.
     pub(crate) fn on_cnp(&mut self, now: Instant) {
+        self.notify(now);
+        if let Some(limiter) = &mut self.limiter {
+            limiter.cnp_at = OptionalInstant::some(now);
+        }
+    }
+
+    /// Records a timeout.
+    pub(crate) fn on_timeout(&mut self, now: Instant) {
+        if self.parameters.loss_after_cnp > 0 {
+            self.notify(now);
+        }
+    }
+
+    /// Records a loss without a timeout. Only soon after a CNP, which shows congestion, the rate is reduced: losses for
+    /// other reasons, such as bit errors, would reduce the rate to a fraction of the fair share.
+    pub(crate) fn on_loss(&mut self, now: Instant) {
+        let cnp_at = self.limiter.as_ref().and_then(|limiter| limiter.cnp_at.get());
+        if cnp_at.is_some_and(|at| now.nanos_since(at) < nanos(self.parameters.loss_after_cnp)) {
+            self.notify(now);
+        }
+    }
+
+    fn notify(&mut self, now: Instant) {
         self.advance(now);
         let limiter = self.limiter.get_or_insert_with(|| Limiter::new(&self.parameters, self.max_rate, now));
         limiter.update_alpha(&self.parameters, now);
@@ -237,6 +267,7 @@ impl Limiter {
             alpha: u64::from(parameters.initial_alpha_value) << (ONE_SHIFT - FRACTION_SHIFT),
             alpha_at: now,
             notified: false,
+            cnp_at: OptionalInstant::NONE,
             decrease_at: None,
             no_decrease_before: now,
             increase_at: now.plus_nanos(nanos(parameters.rpg_time_reset)),
@@ -439,6 +470,36 @@ mod tests {
     }
 
     #[test]
+    fn a_loss_counts_only_soon_after_a_notification() {
+        let rate_after = |loss_after_cnp, call: fn(&mut Dcqcn, Instant), micros| {
+            let parameters =
+                DcqcnParameters { loss_after_cnp, rpg_time_reset: 10_000, ..DcqcnParameters::default() };
+            let mut dcqcn = notified(parameters);
+            // Losses do not prolong the time after the CNP.
+            (50..=micros).step_by(50).for_each(|micros| call(&mut dcqcn, at(micros)));
+            rate_at(&mut dcqcn, micros)
+        };
+        let first = rate_after(400, |_, _| {}, 0);
+        for (loss_after_cnp, micros, is_reduced) in
+            [(400, 50, true), (400, 399, true), (51, 50, true), (50, 50, false), (0, 400, false)]
+        {
+            let rate = rate_after(loss_after_cnp, Dcqcn::on_loss, micros);
+            assert_eq!(rate < first, is_reduced, "{loss_after_cnp} {micros}");
+        }
+        assert_eq!(rate_after(400, Dcqcn::on_loss, 1000), rate_after(400, Dcqcn::on_loss, 399));
+        for (loss_after_cnp, is_reduced) in [(1, true), (0, false)] {
+            let rate = rate_after(loss_after_cnp, Dcqcn::on_timeout, 5000);
+            assert_eq!(rate < first, is_reduced, "a timeout, with {loss_after_cnp}");
+        }
+        let mut unlimited = Dcqcn::new(&DcqcnParameters::default(), LINK);
+        unlimited.on_loss(at(0));
+        assert_eq!(unlimited.rate_bits_per_sec(), None);
+        unlimited.on_timeout(at(0));
+        unlimited.on_loss(at(60));
+        assert_eq!(unlimited.rate_bits_per_sec(), Some(LINK - LINK * 1023 / 2048), "no CNP was received");
+    }
+
+    #[test]
     fn increases_missed_beyond_a_bound_are_forgotten() {
         let mut dcqcn =
             notified(DcqcnParameters { rate_to_set_on_first_cnp: 1000, rpg_time_reset: 1, ..NVIDIA });
@@ -573,6 +634,7 @@ mod tests {
             rpg_hai_rate: increase.4,
             rpg_max_rate: 0,
             rate_to_set_on_first_cnp: first,
+            loss_after_cnp: 100,
         })
     }
 
@@ -581,24 +643,41 @@ mod tests {
         #[test]
         fn the_rate_is_that_of_the_model(
             p in parameters(),
-            events in prop::collection::vec((prop_oneof![1..5_000u64, 1..200_000u64], 0..3u8, 64..60_000u32), 1..24),
+            events in prop::collection::vec((prop_oneof![1..5_000u64, 1..200_000u64], 0..5u8, 64..60_000u32), 1..24),
         ) {
             let mut dcqcn = Dcqcn::new(&p, LINK);
             let mut now = 777;
+            let mut cnp_at = now;
             dcqcn.on_cnp(Instant::from_nanos(now));
             let mut model = Model::new(p, now);
             model.advance(now);
             for (gap, kind, bytes) in events {
                 now += gap;
                 let instant = Instant::from_nanos(now);
-                if kind == 0 {
-                    dcqcn.on_cnp(instant);
-                    model.on_cnp(now);
-                } else {
-                    dcqcn.may_send(instant);
-                    dcqcn.on_sent(instant, bytes);
-                    model.advance(now);
-                    model.on_sent(bytes);
+                match kind {
+                    0 => {
+                        dcqcn.on_cnp(instant);
+                        model.on_cnp(now);
+                        cnp_at = now;
+                    }
+                    1 => {
+                        dcqcn.on_timeout(instant);
+                        model.on_cnp(now);
+                    }
+                    2 => {
+                        dcqcn.may_send(instant);
+                        dcqcn.on_loss(instant);
+                        model.advance(now);
+                        if now - cnp_at < 100 * MICRO {
+                            model.on_cnp(now);
+                        }
+                    }
+                    _ => {
+                        dcqcn.may_send(instant);
+                        dcqcn.on_sent(instant, bytes);
+                        model.advance(now);
+                        model.on_sent(bytes);
+                    }
                 }
                 let Some(rate) = dcqcn.rate_bits_per_sec() else {
                     // `dcqcn` has no rate limiter, so its rate is the maximum; the model must have the maximum, too.

@@ -6,15 +6,19 @@
 //! ```text
 //!   permit(now, in flight) --no, the window is full---> wait for an ACK
 //!             |            '-no, the pacer waits------> wait until next_permit_at()
-//!            yes --> on_sent --> .. on_ack, on_loss, on_detected_loss, on_cnp
+//!            yes --> on_sent --> .. on_ack, on_cnp, on_timeout, on_nak, on_detected_loss, on_repeated_read
 //!
-//!              | window  dcqcn  swift  timely   effect, in the schemes marked x
-//!   on_sent    |           x      x      x       the next packet waits for its time
-//!   on_ack     |                  x      x       the round trip changes window or rate
-//!   on_cnp     |           x                     a CNP reduces the rate
-//!   on_loss    |                  x              a timeout or, under both kinds of go-back-N, a NAK reduces the window
-//!   on_detected_loss              x              packets that selective repeat marks lost reduce the window if they
-//!                                                are many or the round trip is long
+//!                     | window  dcqcn  swift  timely   effect, in the schemes marked x
+//!   on_sent           |           x      x      x       the next packet waits for its time
+//!   on_ack            |                  x      x       the round trip changes window or rate
+//!   on_cnp            |           x                     a CNP reduces the rate
+//!   on_timeout        |           x      x              a timeout reduces rate or window
+//!   on_nak            |           x      x              under both kinds of go-back-N, a NAK reduces rate or window; the
+//!                     |                                 rate only soon after a CNP
+//!   on_detected_loss  |                  x              packets that selective repeat marks lost reduce the window if
+//!                     |                                 they are many or the round trip is long
+//!   on_repeated_read  |           x                     under both kinds of go-back-N, READ responses requested again
+//!                     |                                 reduce the rate of the responder soon after a CNP
 //! ```
 
 pub(crate) mod dcqcn;
@@ -202,13 +206,31 @@ impl Congestion {
         }
     }
 
-    /// Records a loss. Under go-back-N: a local ACK timeout. Under the other recovery schemes: a probe timeout that is
-    /// reported as a loss (see RTO in docs/GLOSSARY.md). Under go-back-N and improved go-back-N also: a PSN sequence
-    /// error or implied NAK after which packets are retransmitted.
-    pub(crate) fn on_loss(&mut self, now: Instant) {
+    /// Records a timeout. Under go-back-N: a local ACK timeout. Under the other recovery schemes: a probe timeout that is
+    /// reported as a loss (see RTO in docs/GLOSSARY.md).
+    pub(crate) fn on_timeout(&mut self, now: Instant) {
         match self {
             Congestion::Swift(swift) => swift.on_loss(now),
-            Congestion::Window { .. } | Congestion::Dcqcn(_) | Congestion::Timely(_) => {}
+            Congestion::Dcqcn(dcqcn) => dcqcn.on_timeout(now),
+            Congestion::Window { .. } | Congestion::Timely(_) => {}
+        }
+    }
+
+    /// Records a PSN sequence error or implied NAK after which packets are retransmitted. Not called under selective
+    /// repeat.
+    pub(crate) fn on_nak(&mut self, now: Instant) {
+        match self {
+            Congestion::Swift(swift) => swift.on_loss(now),
+            Congestion::Dcqcn(dcqcn) => dcqcn.on_loss(now),
+            Congestion::Window { .. } | Congestion::Timely(_) => {}
+        }
+    }
+
+    /// Records that the responder sent the first of the responses that a duplicate READ request requested again. Not
+    /// called under selective repeat.
+    pub(crate) fn on_repeated_read(&mut self, now: Instant) {
+        if let Congestion::Dcqcn(dcqcn) = self {
+            dcqcn.on_loss(now);
         }
     }
 }
@@ -249,7 +271,7 @@ mod tests {
         };
         let followers: [(&str, Tell); 3] = [
             ("dcqcn", |congestion| _ = congestion.on_cnp(NOW)),
-            ("swift", |congestion| congestion.on_loss(NOW)),
+            ("swift", |congestion| congestion.on_nak(NOW)),
             ("swift timely", |congestion| congestion.on_ack(NOW, 1, Some(1_000_000))),
         ];
         for (who, tell) in followers {

@@ -92,11 +92,11 @@ impl ReadRequest {
             return None;
         }
         if reth.len_bytes == left {
-            return Some(Waiting { request: *self, sent: index, is_duplicate: true });
+            return Some(Waiting { request: *self, sent: index, is_duplicate: true, shows_loss: false });
         }
         let reth = Reth { len_bytes: reth.len_bytes.min(left), ..*reth };
         let request = ReadRequest::new(psn, reth, self.msn, mtu_bytes);
-        Some(Waiting { request, sent: 0, is_duplicate: true })
+        Some(Waiting { request, sent: 0, is_duplicate: true, shows_loss: false })
     }
 }
 
@@ -108,6 +108,10 @@ pub(crate) struct Waiting {
     pub sent: u32,
     /// True for a duplicate of a READ; a duplicate does not count against `max_dest_rd_atomic`.
     is_duplicate: bool,
+    /// Under both kinds of go-back-N: the next response was sent before, and is the first that a duplicate requested
+    /// again. Under selective repeat false: the peer requests only the lost responses again, so the retransmissions
+    /// hardly add to a congestion.
+    shows_loss: bool,
 }
 
 impl Waiting {
@@ -275,7 +279,10 @@ impl ReadQueue {
         let is_above =
             |waiting: &Waiting| !waiting.is_duplicate && is_below(request.first, waiting.request.first);
         let above = self.queue.iter().rev().take_while(|waiting| is_above(waiting)).count();
-        self.queue.insert(self.queue.len() - above, Waiting { request, sent: 0, is_duplicate: false });
+        self.queue.insert(
+            self.queue.len() - above,
+            Waiting { request, sent: 0, is_duplicate: false, shows_loss: false },
+        );
         self.new_reads += 1;
     }
 
@@ -417,6 +424,7 @@ impl ReadQueue {
             0 => return Err(NotQueued::TooOften),
             granted => again.request.packets = again.sent + granted,
         }
+        again.shows_loss = self.selective.is_none();
         self.queue.insert(at.unwrap_or(self.queue.len()), again);
         Ok(())
     }
@@ -468,6 +476,7 @@ impl ReadQueue {
         read.retransmits_left -= wanted - beyond_limit;
         if let Some(waiting) = self.queue.get_mut(place) {
             waiting.sent -= wanted;
+            waiting.shows_loss = true;
         }
         Ok(())
     }
@@ -503,14 +512,17 @@ impl ReadQueue {
         self.queue.front().copied()
     }
 
+    /// Records that the next response was sent. Returns whether the response shows a loss ([`Waiting::shows_loss`]).
     #[inline]
-    pub(crate) fn on_sent(&mut self) {
-        let Some(front) = self.queue.front_mut() else { return };
+    pub(crate) fn on_sent(&mut self) -> bool {
+        let Some(front) = self.queue.front_mut() else { return false };
         front.sent += 1;
+        let shows_loss = std::mem::take(&mut front.shows_loss);
         if front.sent >= front.request.packets {
             self.new_reads -= usize::from(!front.is_duplicate);
             self.queue.pop_front();
         }
+        shows_loss
     }
 
     /// Removes all READs from the queue; the responder resources are unchanged.
@@ -596,7 +608,7 @@ mod tests {
     fn a_part_asked_again_ends_where_the_read_itself_goes_on() {
         let mut reads = ReadQueue::new(1, selective(4), MTU);
         reads.push(read(10, 8));
-        (0..3).for_each(|_| reads.on_sent());
+        (0..3).for_each(|_| _ = reads.on_sent());
         again(&mut reads, Psn::new(11), &reth(1, 7 * MTU)).unwrap();
         again(&mut reads, Psn::new(12), &reth(2, 4 * MTU)).unwrap();
         assert_eq!(drain(&mut reads), [11, 12, 13, 14, 15, 16, 17]);
@@ -657,7 +669,7 @@ mod tests {
                 "waits already"
             );
         }
-        (0..3).for_each(|_| reads.on_sent());
+        (0..3).for_each(|_| _ = reads.on_sent());
         assert_eq!(again(&mut reads, Psn::new(11), &reth(1, MTU)), Ok(()));
         assert_eq!(again(&mut reads, Psn::new(11), &reth(1, MTU)), Ok(()), "waits already");
         assert_eq!(again(&mut reads, Psn::new(14), &reth(4, MTU)), Ok(()), "still to come");
@@ -733,7 +745,7 @@ mod tests {
         reads.push(read(10, 10));
         let mut rewound = 0;
         while again(&mut reads, Psn::new(10), &reth(0, 10 * MTU)).is_ok() {
-            (0..5).for_each(|_| reads.on_sent());
+            (0..5).for_each(|_| _ = reads.on_sent());
             rewound += 1;
         }
         // The first duplicate is received before any response is sent, so it takes nothing from the retransmission

@@ -32,7 +32,7 @@ enum Step {
 use Step::{Again, Later, Read, Repeat, Sent};
 
 /// Columns: name; `duplicates_max`, the maximum number of duplicates queued (`None`: go-back-N, `Some`: selective
-/// repeat with a window of 64 PSNs); steps; PSNs of the responses sent after the steps.
+/// repeat with a window of 64 PSNs); steps; PSNs of the responses sent after the steps, or those that show a loss.
 type Row = (&'static str, Option<usize>, &'static [Step], &'static [i32]);
 
 const OK: Result<(), NotQueued> = Ok(());
@@ -43,7 +43,8 @@ fn reth(at: i32, count: u32) -> Reth {
     Reth { va, rkey: RKey(1), len_bytes: count * MTU_BYTES }
 }
 
-fn run((name, duplicates_max, steps, wanted): &Row) {
+/// Returns the PSNs of the responses sent after the steps, and for each whether the response shows a loss.
+fn run((name, duplicates_max, steps, _): &Row) -> Vec<(i32, bool)> {
     let selective = duplicates_max.map(|duplicates_max| SelectiveReads { duplicates_max, window_pkts: 64 });
     let mut reads = ReadQueue::new(2, selective, MTU_BYTES);
     let mut now = Instant::ZERO;
@@ -53,7 +54,7 @@ fn run((name, duplicates_max, steps, wanted): &Row) {
                 assert_eq!(reads.admit(), Ok(()), "{name}: {step:?}");
                 reads.push(ReadRequest::new(psn(at), reth(at, count), Msn::new(1), MTU_BYTES));
             }
-            Sent(count) => (0..count).for_each(|_| reads.on_sent()),
+            Sent(count) => (0..count).for_each(|_| _ = reads.on_sent()),
             Again(at, count, result) => {
                 let is = reads.on_duplicate(psn(at), &reth(at, count), now);
                 assert_eq!(is, result, "{name}: {step:?}");
@@ -62,17 +63,16 @@ fn run((name, duplicates_max, steps, wanted): &Row) {
             Repeat(at, count, times) => (0..times).for_each(|time| {
                 let is = reads.on_duplicate(psn(at), &reth(at, count), now);
                 assert_eq!(is, Ok(()), "{name}: {step:?}, {time}");
-                (0..count).for_each(|_| reads.on_sent());
+                (0..count).for_each(|_| _ = reads.on_sent());
             }),
         }
     }
-    let sent: Vec<i32> = std::iter::from_fn(|| {
-        let next = index_of(reads.front()?.next_psn());
-        reads.on_sent();
-        Some(next)
-    })
-    .collect();
-    assert_eq!(sent, *wanted, "{name}");
+    std::iter::from_fn(|| Some((index_of(reads.front()?.next_psn()), reads.on_sent()))).collect()
+}
+
+fn check_sent(row: &Row) {
+    let sent: Vec<i32> = run(row).iter().map(|(psn, _)| *psn).collect();
+    assert_eq!(sent, row.3, "{}", row.0);
 }
 
 #[rustfmt::skip]
@@ -135,7 +135,30 @@ const DUPLICATES: &[Row] = &[
 
 #[test]
 fn duplicates_are_served_in_psn_order() {
-    DUPLICATES.iter().for_each(run);
+    DUPLICATES.iter().for_each(check_sent);
+}
+
+#[rustfmt::skip]
+const LOSSES: &[Row] = &[
+    ("a READ", None, &[Read(0, 3)], &[]),
+    ("a duplicate of a READ that was served", None, &[Read(0, 3), Sent(3), Again(0, 3, OK)], &[0]),
+    ("of its end", None, &[Read(0, 3), Sent(3), Again(1, 2, OK)], &[1]),
+    ("of a part", None, &[Read(0, 4), Sent(4), Again(1, 2, OK)], &[1]),
+    ("of two", None, &[Read(0, 2), Read(2, 2), Sent(4), Again(0, 2, OK), Again(2, 2, OK)], &[0, 2]),
+    ("of one served in part: it is rewound", None, &[Read(0, 4), Sent(3), Again(1, 3, OK)], &[1]),
+    ("of one not served yet", None, &[Read(0, 4), Again(0, 4, OK)], &[]),
+    ("twice while it waits", None, &[Read(0, 2), Sent(2), Again(0, 2, OK), Again(0, 2, OK)], &[0]),
+    ("after its first response", None, &[Read(0, 2), Sent(2), Again(0, 2, OK), Sent(1), Again(0, 2, OK)], &[0]),
+    ("selective repeat", Some(4), &[Read(0, 4), Sent(4), Again(1, 2, OK)], &[]),
+];
+
+#[test]
+fn the_first_response_that_is_requested_again_shows_a_loss() {
+    for row in LOSSES {
+        let shown: Vec<i32> =
+            run(row).into_iter().filter(|(_, shows_loss)| *shows_loss).map(|(psn, _)| psn).collect();
+        assert_eq!(shown, row.3, "{}", row.0);
+    }
 }
 
 /// Retransmission limit of a READ of 10 responses, in responses: 16 * 10 + 64.
@@ -173,5 +196,5 @@ const LIMITS: &[Row] = &[
 
 #[test]
 fn retransmissions_of_a_read_are_limited() {
-    LIMITS.iter().for_each(run);
+    LIMITS.iter().for_each(check_sent);
 }

@@ -512,7 +512,7 @@ impl Requester {
     #[inline(never)]
     fn notify_congestion(&mut self, now: Instant, result: &RecoveryResult, rtt_nanos: Option<u64>) {
         if result.has_gone_back {
-            self.congestion.on_loss(now);
+            self.congestion.on_nak(now);
         }
         if result.acked_pkts > 0 || rtt_nanos.is_some() {
             self.congestion.on_ack(now, result.acked_pkts, rtt_nanos);
@@ -582,10 +582,10 @@ impl Requester {
         match self.loss_timer.on_expired(&mut self.recovery, outstanding, now) {
             Some(Expiry::TailLossProbe | Expiry::Pto) => counters.tail_probes += 1,
             Some(Expiry::Rto) => {
-                self.congestion.on_loss(now);
+                self.congestion.on_timeout(now);
                 counters.roce_adp_retrans_to += 1;
             }
-            None => self.congestion.on_loss(now),
+            None => self.congestion.on_timeout(now),
         }
         None
     }

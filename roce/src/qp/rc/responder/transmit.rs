@@ -71,7 +71,8 @@ impl Transmitter<'_> {
             }
             let index = waiting.sent;
             match self.send_response(&waiting.request, index, congestion, tx) {
-                Ok(()) => self.reads.on_sent(),
+                Ok(()) if self.reads.on_sent() => congestion.on_repeated_read(tx.now),
+                Ok(()) => {}
                 Err(NoResponse::Refused(code)) => {
                     let next = waiting.next_psn();
                     return self.refuse_read(next, code, tx);
