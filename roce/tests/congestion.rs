@@ -2,13 +2,13 @@
 
 mod common;
 
-use common::{End, conn, connect, pair, put, settle, take};
+use common::{End, conn, connect, pair, pair_over, ports, put, settle, take};
 use roce::congestion::CongestionScheme;
 use roce::id::{Gid, Mac, PKey, Qpn};
 use roce::port::Port;
 use roce::psn::Psn;
 use roce::qp::{AddressVector, ConnAttr, PathMtu, QpAttr, QpState};
-use roce::queue::SendOp;
+use roce::queue::{SendOp, WcStatus};
 use roce::start;
 use roce::wire::{HeaderSpec, HeaderTemplate, Opcode, PacketSpec, PrecedingReads};
 use std::net::Ipv4Addr;
@@ -242,5 +242,35 @@ fn a_loss_slows_the_queue_pair_down_soon_after_a_notification() {
         for loss_after_cnp in others {
             assert_eq!(rate_after(*loss_after_cnp, scenario), first, "{name}, {loss_after_cnp}");
         }
+    }
+}
+
+/// At 1 Mbit/s a packet takes 8.7 ms, and the local ACK timeout is 1 ms: it passes several times before the pacer permits a
+/// retransmission.
+#[test]
+fn each_retry_is_a_retransmission_though_the_pacer_delays_it() {
+    for recovery in ["go-back-n", "improved-go-back-n", "selective-repeat:64"] {
+        let scheme = "dcqcn:rpg_min_rate=1,rpg_max_rate=10000,rpg_time_reset=131071".parse().unwrap();
+        let attr = ConnAttr {
+            congestion: Some(scheme),
+            recovery: recovery.parse().unwrap(),
+            timeout: 8,
+            retry_count: 3,
+            ..conn(MTU)
+        };
+        let (port_a, port_b) = ports();
+        let (mut a, mut b) = pair_over(port_a, port_b, 1 << 16, true, &attr);
+        let cnp = Cnp::of(&a, &b);
+        (0..100).for_each(|step| cnp.send(&mut a, &mut b, 50_000 * step));
+        assert_eq!(rate(&a), Some(1_000_000));
+        let (sge, remote_addr, rkey) = (a.sge(0, 1024), b.memory.addr(), b.rkey);
+        a.post(1, SendOp::Write { remote_addr, rkey }, sge);
+        let failed = (50..5000).find_map(|step| {
+            a.poll(100_000 * step);
+            a.completions().first().map(|cqe| cqe.status)
+        });
+        assert_eq!(failed, Some(WcStatus::RetryExcErr), "{recovery}");
+        let retransmitted_pkts = a.engine.counters().retransmitted_pkts;
+        assert!(retransmitted_pkts >= 3, "{recovery}: {retransmitted_pkts} for three retries");
     }
 }

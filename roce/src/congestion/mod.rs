@@ -265,13 +265,19 @@ mod tests {
     fn each_scheme_follows_its_signals() {
         let after = |name: &str, tell: Tell| {
             let mut congestion = Congestion::new(&name.parse().unwrap(), 10_000_000_000);
+            // A CNP 60 us before the signal: DCQCN follows two signals only soon after a CNP.
+            congestion.on_cnp(Instant::from_nanos(NOW.as_nanos() - 60_000));
+            congestion.permit(NOW, 0);
             let before = (congestion.window_pkts(), congestion.rate_bits_per_sec());
             tell(&mut congestion);
             (congestion.window_pkts(), congestion.rate_bits_per_sec()) != before
         };
-        let followers: [(&str, Tell); 3] = [
+        let followers: [(&str, Tell); 6] = [
             ("dcqcn", |congestion| _ = congestion.on_cnp(NOW)),
-            ("swift", |congestion| congestion.on_nak(NOW)),
+            ("swift dcqcn", |congestion| congestion.on_timeout(NOW)),
+            ("swift dcqcn", |congestion| congestion.on_nak(NOW)),
+            ("dcqcn", |congestion| congestion.on_repeated_read(NOW)),
+            ("swift", |congestion| congestion.on_detected_loss(NOW, 200)),
             ("swift timely", |congestion| congestion.on_ack(NOW, 1, Some(1_000_000))),
         ];
         for (who, tell) in followers {

@@ -93,8 +93,11 @@ pub(crate) struct LossTimer {
     /// Whether the last response that changed `recovery` acknowledged a probe alone, and was taken as the ACK of the first
     /// transmission (rows with * in the table of [`Probe`]).
     was_first_alone: bool,
-    /// Start of the local ACK timeout: the time of the latest of four events: progress, expiry of the local ACK
-    /// timeout, end of an RNR wait, transmission of a packet that armed the timer.
+    /// Whether a packet was sent since the timer last expired. Not used under go-back-N.
+    has_sent: bool,
+    /// Start of the local ACK timeout: the time of the latest of five events: progress, expiry of the local ACK
+    /// timeout, end of an RNR wait, transmission of a packet that armed the timer, end of a time in which the pacer
+    /// delayed a retransmission.
     last_progress_at: Instant,
     /// Arrival time of the latest READ response or stale response since the timer was armed. When the timer expires,
     /// the timer is rearmed as if armed at this time. Not used under go-back-N.
@@ -112,6 +115,7 @@ impl LossTimer {
             rto: AdaptiveRto::default(),
             is_adaptive: scheme.is_adaptive(),
             was_first_alone: false,
+            has_sent: false,
             last_progress_at: Instant::ZERO,
             last_rx_at: OptionalInstant::NONE,
             last_ack_req_at: Instant::ZERO,
@@ -185,6 +189,7 @@ impl LossTimer {
             }
             return;
         }
+        self.has_sent = true;
         if has_ack_req {
             self.last_ack_req_at = now;
             if !is_retransmission {
@@ -489,7 +494,16 @@ impl LossTimer {
     /// Returns whether the local ACK timeout has passed; `None` if the timer has not expired or was rearmed, or if all
     /// packets are acknowledged. If true, the caller uses up a retry, and the local ACK timeout begins anew. Under
     /// go-back-N, if the timer has expired, moves [`Recovery::next_psn`] back to una and returns true.
-    pub(crate) fn take_expired(&mut self, recovery: &mut Recovery, now: Instant) -> Option<bool> {
+    ///
+    /// `permit_at`: the time at which the pacer permits the next packet. If this time is in the future, and no packet
+    /// was sent since the last expiry, the pacer delays the retransmission that this expiry caused: the timer is rearmed
+    /// as if armed at this time, and no retry is used up. Under go-back-N the timer is stopped until this packet is sent.
+    pub(crate) fn take_expired(
+        &mut self,
+        recovery: &mut Recovery,
+        permit_at: impl FnOnce() -> Option<Instant>,
+        now: Instant,
+    ) -> Option<bool> {
         if !self.timer.take_expired(now) {
             return None;
         }
@@ -501,6 +515,14 @@ impl LossTimer {
         if !self.is_due(recovery, now) {
             return None;
         }
+        if !self.has_sent
+            && let Some(permit_at) = permit_at().filter(|at| *at > now)
+        {
+            self.last_progress_at = permit_at;
+            self.arm(recovery.unacked(), permit_at);
+            return None;
+        }
+        self.has_sent = false;
         let has_passed = self.timer.has_passed(self.last_progress_at, now);
         if has_passed {
             self.last_progress_at = now;

@@ -573,7 +573,8 @@ impl Requester {
                 self.retries_left = self.retry_count;
             }
         }
-        if self.loss_timer.take_expired(&mut self.recovery, now)? {
+        let permit_at = || self.congestion.next_permit_at();
+        if self.loss_timer.take_expired(&mut self.recovery, permit_at, now)? {
             counters.local_ack_timeout_err += 1;
             if let Some(failed) = self.use_retry(counters) {
                 return Some(failed);
