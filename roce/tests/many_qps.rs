@@ -2,7 +2,7 @@
 
 mod common;
 
-use common::{DEPTH, End, connect_qp, pair, pair_of, settle};
+use common::{DEPTH, End, connect_qp, pair, pair_of, pair_over, ports_of, settle, take};
 use roce::engine::limits::CACHED_QPS;
 use roce::engine::{DestroyError, EngineConfig, QpHandles, QpnPrefix};
 use roce::id::{Mac, Qpn};
@@ -195,6 +195,28 @@ fn messages_are_carried_beside_many_queue_pairs() {
     settle(&mut a, &mut b);
     let done: Vec<(u64, WcStatus)> = a.completions().iter().map(|cqe| (cqe.wr_id, cqe.status)).collect();
     assert_eq!(done, (0..8).map(|wr_id| (wr_id, WcStatus::Success)).collect::<Vec<_>>());
+}
+
+/// A port that takes one frame per poll, as a port at its line rate takes fewer frames than the queue pairs have.
+#[test]
+fn queue_pairs_share_a_port_that_is_full() {
+    let (port_a, port_b) = ports_of(1);
+    let (mut a, mut b) = pair_over(port_a, port_b, 1 << 16, true, &common::conn(PathMtu::Mtu1024));
+    let first = a.qpn;
+    let op = SendOp::Write { remote_addr: b.memory.addr(), rkey: b.rkey };
+    a.post(1, op, a.sge(0, 1 << 16));
+    let others = [(); 2].map(|()| {
+        let other = connected(&mut a, AddressVector::new(b.gid, 1));
+        a.send = other.send;
+        a.post(1, op, a.sge(0, 1 << 16));
+        other.qpn
+    });
+    for nanos in 0..30 {
+        a.poll(nanos);
+        assert_eq!(take(b.engine.port_mut()).len(), 1);
+    }
+    let sent_pkts = [first, others[0], others[1]].map(|qpn| a.engine.qp_counters(qpn).unwrap().sent_pkts);
+    assert_eq!(sent_pkts, [10; 3]);
 }
 
 #[test]

@@ -1,5 +1,5 @@
 //! Transmission: in round-robin order, each scheduled queue pair sends a quantum of at most `TX_QUANTUM_PKTS` packets,
-//! responses first. If a quantum that started with responses ends before all responses are sent, the next quantum of
+//! responses first. The quantum also ends when the port is full. If a quantum that started with responses ends before all responses are sent, the next quantum of
 //! the queue pair starts with requests.
 
 use super::ingress::refusal_event;
@@ -40,7 +40,13 @@ impl<P: Port> Engine<P> {
                 TxOutcome::MoreToSend => self.tx_ready.push_back(slot),
                 TxOutcome::AckDelayed => self.tx_deferred.push(slot),
                 TxOutcome::TxRingFull => {
-                    self.tx_ready.push_front(slot);
+                    // A port at its line rate may have room for fewer packets than a quantum in each poll. If a queue
+                    // pair that sent packets remained the first, no other queue pair could send.
+                    if quantum < before {
+                        self.tx_ready.push_back(slot);
+                    } else {
+                        self.tx_ready.push_front(slot);
+                    }
                     break;
                 }
                 TxOutcome::Refused(code) => {
