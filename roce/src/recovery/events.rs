@@ -118,6 +118,17 @@ pub(crate) struct Refusal {
     pub in_flight_pkts: u32,
 }
 
+/// A request packet that was sent.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct SentRequest {
+    pub psn: Psn,
+    /// Number of PSNs of the packet: for a READ request the number of its responses, otherwise 1.
+    pub psn_span: u32,
+    /// Each READ request has AckReq.
+    pub has_ack_req: bool,
+    pub is_retransmission: bool,
+}
+
 /// The unacknowledged requests of a requester, by PSN.
 pub(crate) trait Requests {
     /// Returns the PSNs of the message, or of the READ request, that contains `psn`.

@@ -18,7 +18,7 @@ use super::events::{Answers, RecoveryResult, Requests};
 use super::go_back_n::GoBackN;
 use super::rto::{AdaptiveRto, Expiry, RetransmitTimer};
 use super::sent_log::{AckTime, RTT_UNKNOWN_NANOS, SentLog};
-use super::{Recovery, RecoveryScheme};
+use super::{Recovery, RecoveryScheme, SentRequest};
 use crate::psn::Psn;
 use crate::time::{Instant, OptionalInstant};
 
@@ -103,6 +103,8 @@ pub(crate) struct LossTimer {
     /// the timer is rearmed as if armed at this time. Not used under go-back-N.
     last_rx_at: OptionalInstant,
     last_ack_req_at: Instant,
+    /// The PSN after the latest packet with AckReq, retransmissions excepted. Not used under go-back-N.
+    ack_req_end: Psn,
     /// `Probe::None` except under improved go-back-N.
     probe: Probe,
 }
@@ -119,6 +121,7 @@ impl LossTimer {
             last_progress_at: Instant::ZERO,
             last_rx_at: OptionalInstant::NONE,
             last_ack_req_at: Instant::ZERO,
+            ack_req_end: Psn::default(),
             probe: Probe::None,
         }
     }
@@ -169,19 +172,18 @@ impl LossTimer {
         AckTime { now, rtt_min_nanos }
     }
 
-    /// Records that `psn` was sent; `recovery` must have recorded `psn` already. If the timer is stopped, arms the
+    /// Records that `sent` was sent; `recovery` must have recorded its PSNs already. If the timer is stopped, arms the
     /// timer. If the packet has AckReq and is not a retransmission, starts a round-trip measurement; under go-back-N
     /// only if congestion control uses round trips (`follows_round_trip`).
     #[inline(always)]
     pub(crate) fn on_packet_sent(
         &mut self,
-        psn: Psn,
-        has_ack_req: bool,
-        is_retransmission: bool,
+        sent: SentRequest,
         follows_round_trip: impl FnOnce() -> bool,
         recovery: &Recovery,
         now: Instant,
     ) {
+        let SentRequest { psn, psn_span, has_ack_req, is_retransmission } = sent;
         if !self.is_adaptive {
             self.timer.start(now);
             if has_ack_req && !is_retransmission && follows_round_trip() {
@@ -193,6 +195,7 @@ impl LossTimer {
         if has_ack_req {
             self.last_ack_req_at = now;
             if !is_retransmission {
+                self.ack_req_end = psn.plus(psn_span);
                 // The round trip of a READ ends with its first response.
                 self.rto.on_sent(psn, now);
             }
@@ -479,15 +482,29 @@ impl LossTimer {
     }
 
     /// Called when the timer has expired. Returns whether a probe timeout or local ACK timeout has passed; false if all
-    /// packets are acknowledged. If a READ response or stale response was received since the timer was armed, rearms
-    /// the timer as if armed when the latest of these responses arrived (`last_rx_at`), and returns whether the rearmed
-    /// timer has expired, too.
-    fn is_due(&mut self, recovery: &Recovery, now: Instant) -> bool {
+    /// packets are acknowledged.
+    ///
+    /// A probe timeout has not passed if no packet with AckReq is in flight, and `has_ready`: the rest of a message, with
+    /// AckReq, waits only until the engine serves this queue pair, and the peer need not respond before.
+    ///
+    /// Rearms the timer as if armed at the latest of these times, and returns whether the rearmed timer has expired,
+    /// too: the arrival of the latest READ response or stale response since the timer was armed (`last_rx_at`); the
+    /// transmission of the packet whose round trip is being measured, the oldest packet in flight with AckReq. If many
+    /// queue pairs share a port, this packet may be sent much later than the first packet of its message, which armed
+    /// the timer.
+    fn is_due(&mut self, recovery: &Recovery, has_ready: bool, now: Instant) -> bool {
         if recovery.sent() == 0 {
             return false;
         }
-        let Some(last_rx_at) = self.last_rx_at.get() else { return true };
-        self.arm(recovery.unacked(), last_rx_at);
+        let ack_req_pkts = self.ack_req_end.index_in(recovery.una(), recovery.sent() + 1);
+        let need_not_respond = has_ready && ack_req_pkts.is_none_or(|pkts| pkts == 0);
+        if need_not_respond && !self.timer.has_passed(self.last_progress_at, now) {
+            self.arm(recovery.unacked(), now);
+            return false;
+        }
+        let timed_at = self.rto.timed_at().filter(|at| *at > self.last_progress_at);
+        let Some(since) = self.last_rx_at.get().max(timed_at) else { return true };
+        self.arm(recovery.unacked(), since);
         self.timer.take_expired(now)
     }
 
@@ -498,9 +515,11 @@ impl LossTimer {
     /// `permit_at`: the time at which the pacer permits the next packet. If this time is in the future, and no packet
     /// was sent since the last expiry, the pacer delays the retransmission that this expiry caused: the timer is rearmed
     /// as if armed at this time, and no retry is used up. Under go-back-N the timer is stopped until this packet is sent.
+    /// `has_ready`: see [`LossTimer::is_due`].
     pub(crate) fn take_expired(
         &mut self,
         recovery: &mut Recovery,
+        has_ready: bool,
         permit_at: impl FnOnce() -> Option<Instant>,
         now: Instant,
     ) -> Option<bool> {
@@ -512,7 +531,7 @@ impl LossTimer {
             recovery.go_back();
             return Some(true);
         }
-        if !self.is_due(recovery, now) {
+        if !self.is_due(recovery, has_ready, now) {
             return None;
         }
         if !self.has_sent
@@ -570,6 +589,10 @@ mod tests {
 
     const FIRST_PSN: Psn = Psn::new(0xFF_FFFE);
 
+    fn request(has_ack_req: bool, is_retransmission: bool) -> SentRequest {
+        SentRequest { psn: FIRST_PSN, psn_span: 1, has_ack_req, is_retransmission }
+    }
+
     /// Sends one packet at time 0.
     fn sent(
         scheme: RecoveryScheme,
@@ -580,7 +603,7 @@ mod tests {
         let mut recovery = Recovery::new(scheme, FIRST_PSN);
         let mut timer = LossTimer::new(scheme, 8);
         recovery.on_sent(1, Instant::ZERO);
-        timer.on_packet_sent(FIRST_PSN, has_ack_req, is_retransmission, || follows, &recovery, Instant::ZERO);
+        timer.on_packet_sent(request(has_ack_req, is_retransmission), || follows, &recovery, Instant::ZERO);
         (timer, recovery)
     }
 
@@ -645,7 +668,7 @@ mod tests {
         let mut timer = LossTimer::new(RecoveryScheme::GoBackN, 8);
         timer.set_timeout(1);
         recovery.on_sent(1, Instant::ZERO);
-        timer.on_packet_sent(FIRST_PSN, true, false, || false, &recovery, Instant::ZERO);
+        timer.on_packet_sent(request(true, false), || false, &recovery, Instant::ZERO);
         assert_eq!(timer.deadline().get(), Some(Instant::from_nanos(8_192)));
         assert!(!timer.is_probing());
     }

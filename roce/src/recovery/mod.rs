@@ -29,7 +29,9 @@ pub(crate) mod sent_log;
 
 pub use selective_repeat::WINDOW_PKTS_MIN;
 
-pub(crate) use events::{AckEvent, Nak, PsnSpan, RecoveryResult, Refusal, Requests, ResponseState, Verdict};
+pub(crate) use events::{
+    AckEvent, Nak, PsnSpan, RecoveryResult, Refusal, Requests, ResponseState, SentRequest, Verdict,
+};
 pub(crate) use go_back_n::{ExpectedPsn, GoBackN};
 pub(crate) use rto::Expiry;
 pub(crate) use selective_repeat::SelectiveRepeat;

@@ -184,6 +184,11 @@ impl AdaptiveRto {
         self.timed_at.get().map(|_| self.timed_psn)
     }
 
+    #[inline]
+    pub(crate) fn timed_at(&self) -> Option<Instant> {
+        self.timed_at.get()
+    }
+
     /// Records the ACK of the packet whose round trip is being measured. Returns this round trip in nanoseconds.
     pub(crate) fn on_acked(&mut self, now: Instant) -> Option<u64> {
         let rtt = self.take_timed(now)?;

@@ -27,7 +27,7 @@ use crate::counters::QpCounters;
 use crate::qp::ConnAttr;
 use crate::qp::outstanding::{Kind, Outstanding};
 use crate::queue::{Doorbells, SendQueueSize, WcStatus, send_queue};
-use crate::recovery::{AckEvent, RecoveryScheme};
+use crate::recovery::{AckEvent, RecoveryScheme, SentRequest};
 use crate::time::Instant;
 use crate::wire::SackEth;
 use std::sync::Arc;
@@ -103,13 +103,18 @@ impl Sender {
         let (psn, is_retransmission) =
             (requester.recovery.next_psn(), requester.recovery.is_retransmission());
         requester.recovery.on_sent(span, self.now);
-        requester.on_packet_sent(psn, has_ack_req, is_retransmission, self.now);
+        let sent = SentRequest { psn, psn_span: span, has_ack_req, is_retransmission };
+        requester.on_packet_sent(sent, self.now);
     }
 
-    fn start(&mut self, packets: u32, is_read: bool, has_ack_req: bool) {
+    fn assign(&mut self, packets: u32, is_read: bool) {
         let kind = Kind { is_read, takes_receive: !is_read };
         let unacked = self.requester.recovery.sent();
         self.outstanding.assign(packets * MTU_BYTES, kind, unacked, MTU_BYTES).expect("few PSNs");
+    }
+
+    fn start(&mut self, packets: u32, is_read: bool, has_ack_req: bool) {
+        self.assign(packets, is_read);
         if is_read {
             self.outstanding.on_read_sent();
         }
@@ -168,6 +173,11 @@ impl Sender {
         let numbers: Vec<i32> = words.map(|number| number.parse().expect("a number")).collect();
         match (event, &numbers[..]) {
             ("send", [count]) => (1..=*count).for_each(|i| self.start(1, false, i == *count)),
+            ("begin", [packets, count]) => {
+                self.assign(packets.unsigned_abs(), false);
+                (0..*count).for_each(|_| self.sent(1, false));
+            }
+            ("rest", [count]) => (1..=*count).for_each(|i| self.sent(1, i == *count)),
             ("read", [count]) => self.start(count.unsigned_abs(), true, true),
             ("ack", [next]) => self.respond(ResponseEvent::Ack(AckEvent::Ack { next: psn(*next) })),
             ("nak", [next]) => self.respond(ResponseEvent::Ack(AckEvent::SequenceError { next: psn(*next) })),
@@ -261,6 +271,15 @@ const PROBES: &[Row] = &[
           steps: &[("0 send 1", "100"), ("50 send 9", "100")], ..ROW },
     Row { name: "with more than 3 packets in flight it is 320 us",
           steps: &[("0 send 5", "100"), ("0 ack 1", "320")], ..ROW },
+    Row { name: "the rest of a message waits for its turn: no probe before its packet with AckReq is sent",
+          steps: &[("0 begin 4 2", "100"), ("100 time", "200"), ("150 rest 2", "200"), ("200 time", "470"),
+                   ("469 time", "470")], ..ROW },
+    Row { name: "the rest of a message waits for longer than the local ACK timeout: a retry", schemes: &[IMPROVED],
+          timeout: TIMEOUT_SHORT,
+          steps: &[("0 begin 4 2", "100"), ("100 time", "131.072"), ("131.072 time", "262.144 >0 y6")],
+          counters: "local_ack_timeout_err, tail_probes", ..ROW },
+    Row { name: "the PTO runs from the packet with AckReq, sent after the first packet of the message",
+          steps: &[("0 begin 2 1", "100"), ("60 rest 1", "100"), ("100 time", "160")], ..ROW },
     Row { name: "the PTO follows the round trip", steps: &[("0 send 2", "100"), ("20 ack 1", "120"),
                    ("40 ack 2", "-"), ("50 send 1", "210")], ..ROW },
     Row { name: "a tail loss probe: the last packet", schemes: &[SELECTIVE],

@@ -16,7 +16,9 @@ use crate::qp::outstanding::{Kind, Outstanding, Place};
 use crate::qp::segment::{Segment, segment};
 use crate::queue::{SendOp, WcStatus};
 use crate::recovery::loss_timer::LossTimer;
-use crate::recovery::{AckEvent, Expiry, Nak, Recovery, RecoveryResult, RecoveryScheme, Requests as _};
+use crate::recovery::{
+    AckEvent, Expiry, Nak, Recovery, RecoveryResult, RecoveryScheme, Requests as _, SentRequest,
+};
 use crate::time::{Instant, OptionalInstant};
 use crate::wire::{Opcode, PacketSpec, PrecedingReads, RecvEth, Reth};
 
@@ -405,27 +407,16 @@ impl Requester {
         }
         self.recovery.on_sent(part.psn_span, tx.now);
         self.ack_req.on_sent(has_ack_req);
-        self.on_packet_sent(psn, has_ack_req, is_retransmission, tx.now);
+        self.on_packet_sent(
+            SentRequest { psn, psn_span: part.psn_span, has_ack_req, is_retransmission },
+            tx.now,
+        );
     }
 
     #[inline(always)]
-    pub(super) fn on_packet_sent(
-        &mut self,
-        psn: Psn,
-        has_ack_req: bool,
-        is_retransmission: bool,
-        now: Instant,
-    ) {
+    pub(super) fn on_packet_sent(&mut self, sent: SentRequest, now: Instant) {
         let follows_round_trip = || self.congestion.follows_round_trip();
-        let recovery = &self.recovery;
-        self.loss_timer.on_packet_sent(
-            psn,
-            has_ack_req,
-            is_retransmission,
-            follows_round_trip,
-            recovery,
-            now,
-        );
+        self.loss_timer.on_packet_sent(sent, follows_round_trip, &self.recovery, now);
     }
 
     /// Processes a response. If the oldest work request failed, returns its error status.
@@ -573,8 +564,12 @@ impl Requester {
                 self.retries_left = self.retry_count;
             }
         }
+        let in_flight_pkts_max = self.in_flight_pkts_max(outstanding);
+        let has_ready = self.local_fault.is_none()
+            && self.recovery.next_psn() != outstanding.end()
+            && self.may_send(now, in_flight_pkts_max);
         let permit_at = || self.congestion.next_permit_at();
-        if self.loss_timer.take_expired(&mut self.recovery, permit_at, now)? {
+        if self.loss_timer.take_expired(&mut self.recovery, has_ready, permit_at, now)? {
             counters.local_ack_timeout_err += 1;
             if let Some(failed) = self.use_retry(counters) {
                 return Some(failed);

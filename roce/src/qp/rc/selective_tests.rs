@@ -8,7 +8,7 @@ use crate::psn::Psn;
 use crate::qp::outstanding::{Kind, Outstanding};
 use crate::qp::{ConnAttr, PathMtu};
 use crate::queue::{Doorbells, SendQueueSize, send_queue};
-use crate::recovery::{AckEvent, PsnSpan, RecoveryScheme};
+use crate::recovery::{AckEvent, PsnSpan, RecoveryScheme, SentRequest};
 use crate::time::Instant;
 use crate::wire::SackEth;
 use std::sync::Arc;
@@ -59,7 +59,7 @@ impl Reader {
         let place = self.outstanding.assign(bytes, kind, sent, MTU_BYTES).expect("there is room");
         self.requester.recovery.on_sent(READ_PKTS, self.now);
         self.outstanding.on_read_sent();
-        self.requester.on_packet_sent(place.span.first, false, false, self.now);
+        self.on_packet_sent(place.span.first, READ_PKTS);
     }
 
     fn send(&mut self) {
@@ -67,7 +67,13 @@ impl Reader {
         let sent = self.requester.recovery.sent();
         let place = self.outstanding.assign(1, kind, sent, MTU_BYTES).expect("there is room");
         self.requester.recovery.on_sent(1, self.now);
-        self.requester.on_packet_sent(place.span.first, false, false, self.now);
+        self.on_packet_sent(place.span.first, 1);
+    }
+
+    /// As a retransmission, so that the round trip is not measured.
+    fn on_packet_sent(&mut self, psn: Psn, psn_span: u32) {
+        let sent = SentRequest { psn, psn_span, has_ack_req: true, is_retransmission: true };
+        self.requester.on_packet_sent(sent, self.now);
     }
 
     fn event(&mut self, event: AckEvent<'_>) {
@@ -223,8 +229,9 @@ fn an_ack_of_a_stopped_peer_after_a_probe_of_una_shows_no_loss_of_many_packets()
     for (packets, is_doubtful) in [(16, false), (17, true), (40, true)] {
         let mut reader = Reader::new();
         reader.send();
-        // With AckReq, so that the round trip is measured.
-        reader.requester.on_packet_sent(Reader::psn(0), true, false, reader.now);
+        let timed =
+            SentRequest { psn: Reader::psn(0), psn_span: 1, has_ack_req: true, is_retransmission: false };
+        reader.requester.on_packet_sent(timed, reader.now);
         reader.now = reader.now.plus_nanos(10_000);
         reader.event(AckEvent::Ack { next: Reader::psn(1) });
         (0..packets).for_each(|_| reader.send());
