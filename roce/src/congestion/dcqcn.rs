@@ -104,6 +104,8 @@ const _: () = assert!((RATE_MAX_BITS_PER_SEC as u128) << ONE_SHIFT < 1 << 64);
 const RATE_CHANGES_PER_CALL: u32 = 32;
 
 const NANOS_PER_MICRO: u64 = 1000;
+const NANOS_PER_SEC: u64 = 1_000_000_000;
+const BITS_PER_BYTE: u64 = 8;
 
 /// Rate limiter of a queue pair: created by a CNP, removed when the rate is the maximum again.
 #[derive(Clone, Debug)]
@@ -119,6 +121,9 @@ struct Limiter {
     notified: bool,
     /// Arrival time of the latest CNP.
     cnp_at: OptionalInstant,
+    /// Number of bytes sent since `used_since`, the time of the last [`Limiter::reduce_to_used`].
+    used_bytes: u64,
+    used_since: Instant,
     /// Time at which the decrease for a CNP is due; `None` if no CNP was received since the last decrease.
     decrease_at: Option<Instant>,
     /// Earliest time of the next decrease.
@@ -179,6 +184,7 @@ impl Dcqcn {
     pub(crate) fn on_sent(&mut self, now: Instant, bytes: u32) {
         let Some(limiter) = &mut self.limiter else { return };
         limiter.pacer.on_sent(now, bytes);
+        limiter.used_bytes = limiter.used_bytes.saturating_add(u64::from(bytes));
         limiter.bytes_left = limiter.bytes_left.saturating_sub(bytes);
         if limiter.bytes_left == 0 {
             limiter.bytes_left = self.parameters.rpg_byte_reset;
@@ -206,10 +212,23 @@ impl Dcqcn {
     /// Records a loss without a timeout. Only soon after a CNP, which shows congestion, the rate is reduced: losses for
     /// other reasons, such as bit errors, would reduce the rate to a fraction of the fair share.
     pub(crate) fn on_loss(&mut self, now: Instant) {
-        let cnp_at = self.limiter.as_ref().and_then(|limiter| limiter.cnp_at.get());
-        if cnp_at.is_some_and(|at| now.nanos_since(at) < nanos(self.parameters.loss_after_cnp)) {
+        if self.limiter.as_ref().is_some_and(|limiter| limiter.is_congested(&self.parameters, now)) {
             self.notify(now);
         }
+    }
+
+    /// Records a NAK, a loss without a timeout. If `is_limited`, the loss window limits the queue pair. Such a queue pair
+    /// sends few packets at a high rate, so it receives few CNPs, and would keep this rate. Therefore the rate is first
+    /// reduced to twice the rate at which packets were sent since the last such NAK (RFC 7661, section 4.4.1, so reduces
+    /// a window that was not used).
+    pub(crate) fn on_nak(&mut self, now: Instant, is_limited: bool) {
+        if let Some(limiter) = &mut self.limiter
+            && is_limited
+            && limiter.is_congested(&self.parameters, now)
+        {
+            limiter.reduce_to_used(&self.parameters, now);
+        }
+        self.on_loss(now);
     }
 
     fn notify(&mut self, now: Instant) {
@@ -268,6 +287,8 @@ impl Limiter {
             alpha_at: now,
             notified: false,
             cnp_at: OptionalInstant::NONE,
+            used_bytes: 0,
+            used_since: now,
             decrease_at: None,
             no_decrease_before: now,
             increase_at: now.plus_nanos(nanos(parameters.rpg_time_reset)),
@@ -275,6 +296,21 @@ impl Limiter {
             time_stage: 0,
             byte_stage: 0,
         }
+    }
+
+    /// Returns whether a CNP was received less than `loss_after_cnp` ago.
+    fn is_congested(&self, parameters: &DcqcnParameters, now: Instant) -> bool {
+        self.cnp_at.get().is_some_and(|at| now.nanos_since(at) < nanos(parameters.loss_after_cnp))
+    }
+
+    /// Reduces rate and target to twice the rate at which packets were sent since the last call.
+    fn reduce_to_used(&mut self, parameters: &DcqcnParameters, now: Instant) {
+        let nanos = u128::from(now.nanos_since(self.used_since).max(1));
+        let used = u128::from(self.used_bytes) * u128::from(BITS_PER_BYTE * NANOS_PER_SEC) / nanos;
+        let most = u64::try_from(2 * used).unwrap_or(u64::MAX).max(bits_per_sec(parameters.rpg_min_rate));
+        self.target = self.target.min(most);
+        self.pacer.set_rate(now, self.pacer.bits_per_sec().min(most));
+        (self.used_bytes, self.used_since) = (0, now);
     }
 
     fn next_change_at(&self) -> Instant {
@@ -497,6 +533,26 @@ mod tests {
         unlimited.on_timeout(at(0));
         unlimited.on_loss(at(60));
         assert_eq!(unlimited.rate_bits_per_sec(), Some(LINK - LINK * 1023 / 2048), "no CNP was received");
+    }
+
+    #[test]
+    fn a_nak_of_a_limited_flow_reduces_the_rate_to_twice_the_rate_used() {
+        // In 100 us: 1 Gbit/s, nothing, 160 Gbit/s.
+        for (used_bytes, most) in [(12_500, 2_000_000_000), (0, 1_000_000), (2_000_000, u64::MAX)] {
+            let rate_after = |is_limited| {
+                let mut dcqcn =
+                    notified(DcqcnParameters { rpg_time_reset: 10_000, ..DcqcnParameters::default() });
+                // The next decrease is due 50 us after this CNP, so that only the reduction shows.
+                dcqcn.on_cnp(at(100));
+                let before = dcqcn.rate_bits_per_sec().unwrap();
+                dcqcn.on_sent(at(100), used_bytes);
+                dcqcn.on_nak(at(100), is_limited);
+                (before, dcqcn.rate_bits_per_sec().unwrap())
+            };
+            let (before, after) = rate_after(true);
+            assert_eq!(after, before.min(most), "{used_bytes}");
+            assert_eq!(rate_after(false), (before, before), "{used_bytes}");
+        }
     }
 
     #[test]

@@ -217,11 +217,11 @@ impl Congestion {
     }
 
     /// Records a PSN sequence error or implied NAK after which packets are retransmitted. Not called under selective
-    /// repeat.
-    pub(crate) fn on_nak(&mut self, now: Instant) {
+    /// repeat. If `is_limited`, the loss window limits the packets in flight.
+    pub(crate) fn on_nak(&mut self, now: Instant, is_limited: bool) {
         match self {
             Congestion::Swift(swift) => swift.on_loss(now),
-            Congestion::Dcqcn(dcqcn) => dcqcn.on_loss(now),
+            Congestion::Dcqcn(dcqcn) => dcqcn.on_nak(now, is_limited),
             Congestion::Window { .. } | Congestion::Timely(_) => {}
         }
     }
@@ -275,7 +275,7 @@ mod tests {
         let followers: [(&str, Tell); 6] = [
             ("dcqcn", |congestion| _ = congestion.on_cnp(NOW)),
             ("swift dcqcn", |congestion| congestion.on_timeout(NOW)),
-            ("swift dcqcn", |congestion| congestion.on_nak(NOW)),
+            ("swift dcqcn", |congestion| congestion.on_nak(NOW, true)),
             ("dcqcn", |congestion| congestion.on_repeated_read(NOW)),
             ("swift", |congestion| congestion.on_detected_loss(NOW, 200)),
             ("swift timely", |congestion| congestion.on_ack(NOW, 1, Some(1_000_000))),

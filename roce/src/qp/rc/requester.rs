@@ -503,7 +503,7 @@ impl Requester {
     #[inline(never)]
     fn notify_congestion(&mut self, now: Instant, result: &RecoveryResult, rtt_nanos: Option<u64>) {
         if result.has_gone_back {
-            self.congestion.on_nak(now);
+            self.congestion.on_nak(now, self.loss_window.window_pkts() != u32::MAX);
         }
         if result.acked_pkts > 0 || rtt_nanos.is_some() {
             self.congestion.on_ack(now, result.acked_pkts, rtt_nanos);
