@@ -1,6 +1,6 @@
 //! Transmission: in round-robin order, each scheduled queue pair sends a quantum of at most `TX_QUANTUM_PKTS` packets,
-//! responses first. The quantum also ends when the port is full. If a quantum that started with responses ends before all responses are sent, the next quantum of
-//! the queue pair starts with requests.
+//! responses first. The quantum also ends when the port is full. If a quantum that started with responses ends before
+//! all responses are sent, the next quantum of the queue pair starts with requests.
 
 use super::ingress::refusal_event;
 use super::limits::{
