@@ -185,8 +185,8 @@ fn a_push_does_not_drop_the_timer_of_a_pacer() {
     assert_eq!(a.engine.counters().sent_pkts, sent + 1);
 }
 
-/// Returns the rate of the first end, under DCQCN with `loss_after_cnp`, after a CNP and then `scenario`. The rate does not
-/// increase before 131 ms.
+/// Returns the rate of the first end, under DCQCN with `loss_after_cnp`, after a CNP and then `scenario`. The rate does
+/// not increase before 131 ms.
 fn rate_after(loss_after_cnp: u32, scenario: fn(&mut End, &mut End)) -> u64 {
     let scheme = format!("dcqcn:rpg_max_rate=10000,rpg_time_reset=131071,loss_after_cnp={loss_after_cnp}");
     let (mut a, mut b) = connected(&scheme, 0);
@@ -245,8 +245,8 @@ fn a_loss_slows_the_queue_pair_down_soon_after_a_notification() {
     }
 }
 
-/// At 1 Mbit/s a packet takes 8.7 ms, and the local ACK timeout is 1 ms: it passes several times before the pacer permits a
-/// retransmission.
+/// At 1 Mbit/s a packet takes 8.7 ms, and the local ACK timeout is 1 ms: it passes several times before the pacer
+/// permits a retransmission.
 #[test]
 fn each_retry_is_a_retransmission_though_the_pacer_delays_it() {
     for recovery in ["go-back-n", "improved-go-back-n", "selective-repeat:64"] {

@@ -211,24 +211,20 @@ impl Dcqcn {
 
     /// Records a loss without a timeout. Only soon after a CNP, which shows congestion, the rate is reduced: losses for
     /// other reasons, such as bit errors, would reduce the rate to a fraction of the fair share.
-    pub(crate) fn on_loss(&mut self, now: Instant) {
-        if self.limiter.as_ref().is_some_and(|limiter| limiter.is_congested(&self.parameters, now)) {
-            self.notify(now);
+    ///
+    /// If `is_limited`, the loss window limits the queue pair. Such a queue pair sends few packets at a high rate, so it
+    /// receives few CNPs, and would keep this rate. Therefore the rate is first reduced to twice the rate at which
+    /// packets were sent since the last such loss (RFC 7661, section 4.4.1, so reduces a window that was not used).
+    pub(crate) fn on_loss(&mut self, now: Instant, is_limited: bool) {
+        let parameters = &self.parameters;
+        let Some(limiter) = self.limiter.as_mut().filter(|limiter| limiter.is_congested(parameters, now))
+        else {
+            return;
+        };
+        if is_limited {
+            limiter.reduce_to_used(parameters, now);
         }
-    }
-
-    /// Records a NAK, a loss without a timeout. If `is_limited`, the loss window limits the queue pair. Such a queue pair
-    /// sends few packets at a high rate, so it receives few CNPs, and would keep this rate. Therefore the rate is first
-    /// reduced to twice the rate at which packets were sent since the last such NAK (RFC 7661, section 4.4.1, so reduces
-    /// a window that was not used).
-    pub(crate) fn on_nak(&mut self, now: Instant, is_limited: bool) {
-        if let Some(limiter) = &mut self.limiter
-            && is_limited
-            && limiter.is_congested(&self.parameters, now)
-        {
-            limiter.reduce_to_used(&self.parameters, now);
-        }
-        self.on_loss(now);
+        self.notify(now);
     }
 
     fn notify(&mut self, now: Instant) {
@@ -515,28 +511,29 @@ mod tests {
             (50..=micros).step_by(50).for_each(|micros| call(&mut dcqcn, at(micros)));
             rate_at(&mut dcqcn, micros)
         };
+        let lose: fn(&mut Dcqcn, Instant) = |dcqcn, now| dcqcn.on_loss(now, false);
         let first = rate_after(400, |_, _| {}, 0);
         for (loss_after_cnp, micros, is_reduced) in
             [(400, 50, true), (400, 399, true), (51, 50, true), (50, 50, false), (0, 400, false)]
         {
-            let rate = rate_after(loss_after_cnp, Dcqcn::on_loss, micros);
+            let rate = rate_after(loss_after_cnp, lose, micros);
             assert_eq!(rate < first, is_reduced, "{loss_after_cnp} {micros}");
         }
-        assert_eq!(rate_after(400, Dcqcn::on_loss, 1000), rate_after(400, Dcqcn::on_loss, 399));
+        assert_eq!(rate_after(400, lose, 1000), rate_after(400, lose, 399));
         for (loss_after_cnp, is_reduced) in [(1, true), (0, false)] {
             let rate = rate_after(loss_after_cnp, Dcqcn::on_timeout, 5000);
             assert_eq!(rate < first, is_reduced, "a timeout, with {loss_after_cnp}");
         }
         let mut unlimited = Dcqcn::new(&DcqcnParameters::default(), LINK);
-        unlimited.on_loss(at(0));
+        unlimited.on_loss(at(0), false);
         assert_eq!(unlimited.rate_bits_per_sec(), None);
         unlimited.on_timeout(at(0));
-        unlimited.on_loss(at(60));
+        unlimited.on_loss(at(60), false);
         assert_eq!(unlimited.rate_bits_per_sec(), Some(LINK - LINK * 1023 / 2048), "no CNP was received");
     }
 
     #[test]
-    fn a_nak_of_a_limited_flow_reduces_the_rate_to_twice_the_rate_used() {
+    fn a_loss_of_a_limited_flow_reduces_the_rate_to_twice_the_rate_used() {
         // In 100 us: 1 Gbit/s, nothing, 160 Gbit/s.
         for (used_bytes, most) in [(12_500, 2_000_000_000), (0, 1_000_000), (2_000_000, u64::MAX)] {
             let rate_after = |is_limited| {
@@ -546,7 +543,7 @@ mod tests {
                 dcqcn.on_cnp(at(100));
                 let before = dcqcn.rate_bits_per_sec().unwrap();
                 dcqcn.on_sent(at(100), used_bytes);
-                dcqcn.on_nak(at(100), is_limited);
+                dcqcn.on_loss(at(100), is_limited);
                 (before, dcqcn.rate_bits_per_sec().unwrap())
             };
             let (before, after) = rate_after(true);
@@ -722,7 +719,7 @@ mod tests {
                     }
                     2 => {
                         dcqcn.may_send(instant);
-                        dcqcn.on_loss(instant);
+                        dcqcn.on_loss(instant, false);
                         model.advance(now);
                         if now - cnp_at < 100 * MICRO {
                             model.on_cnp(now);

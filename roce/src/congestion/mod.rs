@@ -206,8 +206,8 @@ impl Congestion {
         }
     }
 
-    /// Records a timeout. Under go-back-N: a local ACK timeout. Under the other recovery schemes: a probe timeout that is
-    /// reported as a loss (see RTO in docs/GLOSSARY.md).
+    /// Records a timeout. Under go-back-N: a local ACK timeout. Under the other recovery schemes: a probe timeout that
+    /// is reported as a loss (see RTO in docs/GLOSSARY.md).
     pub(crate) fn on_timeout(&mut self, now: Instant) {
         match self {
             Congestion::Swift(swift) => swift.on_loss(now),
@@ -221,7 +221,7 @@ impl Congestion {
     pub(crate) fn on_nak(&mut self, now: Instant, is_limited: bool) {
         match self {
             Congestion::Swift(swift) => swift.on_loss(now),
-            Congestion::Dcqcn(dcqcn) => dcqcn.on_nak(now, is_limited),
+            Congestion::Dcqcn(dcqcn) => dcqcn.on_loss(now, is_limited),
             Congestion::Window { .. } | Congestion::Timely(_) => {}
         }
     }
@@ -230,7 +230,7 @@ impl Congestion {
     /// called under selective repeat.
     pub(crate) fn on_repeated_read(&mut self, now: Instant) {
         if let Congestion::Dcqcn(dcqcn) = self {
-            dcqcn.on_loss(now);
+            dcqcn.on_loss(now, false);
         }
     }
 }

@@ -340,8 +340,8 @@ impl GoBackN {
         }
     }
 
-    /// Moves `next` forward to `resume`, the result of [`GoBackN::on_timeout`], because an ACK showed that the packets in
-    /// flight at the timeout were not lost. If packets from `resume` on are lost, these are retransmitted next.
+    /// Moves `next` forward to `resume`, the result of [`GoBackN::on_timeout`], because an ACK showed that the packets
+    /// in flight at the timeout were not lost. If packets from `resume` on are lost, these are retransmitted next.
     pub(crate) fn undo_timeout(&mut self, resume: Psn) {
         if resume.index_in(self.una, self.sent() + 1).is_some_and(|index| index > self.unacked()) {
             self.next = resume;

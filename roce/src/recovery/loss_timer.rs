@@ -70,9 +70,9 @@ enum Probe {
         resume: Psn,
         at: Instant,
     },
-    /// An ACK acknowledged the probe alone, `resume` or, if this is `max_sent`, the last packet is retransmitted, and no
-    /// response arrived since.
-    /// `rtt_nanos`: time from the first transmission of the probed packet to this ACK; `None` if it was not measured.
+    /// An ACK acknowledged the probe alone, `resume` or, if this is `max_sent`, the last packet is retransmitted, and
+    /// no response arrived since. `rtt_nanos`: time from the first transmission of the probed packet to this ACK;
+    /// `None` if it was not measured.
     LastInFlight {
         resume: Psn,
         rtt_nanos: Option<NonZeroU64>,
@@ -150,8 +150,8 @@ impl LossTimer {
         matches!(self.probe, Probe::LastInFlight { .. })
     }
 
-    /// Returns the maximum number of packets in flight during a probe: no PSN above the probe, or above the packet that is
-    /// retransmitted as the last, is sent. `None` without a probe.
+    /// Returns the maximum number of packets in flight during a probe: no PSN above the probe, or above the packet that
+    /// is retransmitted as the last, is sent. `None` without a probe.
     #[inline]
     pub(crate) fn probe_pkts_max(&self, recovery: &Recovery) -> Option<u32> {
         match self.probe {
@@ -304,7 +304,8 @@ impl LossTimer {
                 self.on_probe_acked(scheme, result, (answers, was_first_alone), requests, (resume, at), now);
             }
             (Probe::LastInFlight { resume, rtt_nanos }, Some(_)) if !result.has_gone_back => {
-                // If the ACK arrives before the last packet is retransmitted, this packet is not retransmitted.
+                // If no NAK preceded the PTO, and the ACK arrives before the last packet is retransmitted, this packet is
+                // not retransmitted.
                 scheme.undo_timeout(resume);
                 self.rto.on_spurious();
                 if let Some(rtt_nanos) = rtt_nanos {
@@ -329,9 +330,10 @@ impl LossTimer {
         rtt_nanos
     }
 
-    /// Decides by the table of [`Probe`], after an ACK, whether the packets above the probe are in flight. `at`: time at
-    /// which the probe was sent; `resume`: see [`Probe`]. If the probe may have elicited the ACK, cancels the round-trip measurement (Karn's
-    /// algorithm, RFC 6298 section 3), or keeps it in [`Probe::LastInFlight`] until the next response.
+    /// Decides by the table of [`Probe`], after an ACK, whether the packets above the probe are in flight. `at`: time
+    /// at which the probe was sent; `resume`: see [`Probe`]. If the probe may have elicited the ACK, cancels the
+    /// round-trip measurement (Karn's algorithm, RFC 6298 section 3), or keeps it in [`Probe::LastInFlight`] until the
+    /// next response.
     fn on_probe_acked(
         &mut self,
         scheme: &mut GoBackN,
@@ -484,8 +486,8 @@ impl LossTimer {
     /// Called when the timer has expired. Returns whether a probe timeout or local ACK timeout has passed; false if all
     /// packets are acknowledged.
     ///
-    /// A probe timeout has not passed if no packet with AckReq is in flight, and `has_ready`: the rest of a message, with
-    /// AckReq, waits only until the engine serves this queue pair, and the peer need not respond before.
+    /// A probe timeout has not passed if no packet with AckReq is in flight, and `has_ready`: the rest of a message,
+    /// with AckReq, waits only until the engine serves this queue pair, and the peer need not respond before.
     ///
     /// Rearms the timer as if armed at the latest of these times, and returns whether the rearmed timer has expired,
     /// too: the arrival of the latest READ response or stale response since the timer was armed (`last_rx_at`); the
@@ -513,9 +515,9 @@ impl LossTimer {
     /// go-back-N, if the timer has expired, moves [`Recovery::next_psn`] back to una and returns true.
     ///
     /// `permit_at`: the time at which the pacer permits the next packet. If this time is in the future, and no packet
-    /// was sent since the last expiry, the pacer delays the retransmission that this expiry caused: the timer is rearmed
-    /// as if armed at this time, and no retry is used up. Under go-back-N the timer is stopped until this packet is sent.
-    /// `has_ready`: see [`LossTimer::is_due`].
+    /// was sent since the last expiry, the pacer delays the retransmission that this expiry caused: the timer is
+    /// rearmed as if armed at this time, and no retry is used up. Under go-back-N the timer is stopped until this
+    /// packet is sent. `has_ready`: see [`LossTimer::is_due`].
     pub(crate) fn take_expired(
         &mut self,
         recovery: &mut Recovery,

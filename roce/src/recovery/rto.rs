@@ -86,9 +86,9 @@ impl RetransmitTimer {
 /// ```
 /// After [`EXPIRIES_UNMEASURED_MAX`] probe timeouts without a round-trip sample of a timed packet
 /// ([`AdaptiveRto::on_acked`]), only such a sample ends the backoff (RFC 6298, section 5), or a response that shows a
-/// loss: a NAK, or a SACK ([`super::loss_timer::LossTimer::on_out_of_order`]). If every ACK ended the backoff, a path whose round trip exceeds the
-/// PTO would yield no sample: each packet would be retransmitted before its ACK arrives (Karn's algorithm). Probe timeouts
-/// use up no retry; local ACK timeouts do.
+/// loss: a NAK, or a SACK ([`super::loss_timer::LossTimer::on_out_of_order`]). If every ACK ended the backoff, a path
+/// whose round trip exceeds the PTO would yield no sample: each packet would be retransmitted before its ACK arrives
+/// (Karn's algorithm). Probe timeouts use up no retry; local ACK timeouts do.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct AdaptiveRto {
     srtt_nanos: u64,
