@@ -152,8 +152,8 @@ pub(crate) struct BwArgs {
     #[arg(long = "relaxed_placement")]
     relaxed_placement: bool,
 
-    /// Lose frames both ways with each of these probabilities in turn, 25 ms each, and compare what is carried in
-    /// the last 20 of them: of the first, times (1 - loss). An option of the client, with -D
+    /// Lose frames both ways with each of these probabilities in turn, at least 25 ms each, and compare what is
+    /// carried in the last 20 of them: of the first, times (1 - loss). An option of the client, with -D
     #[arg(
         long = "loss-turns", value_name = "0..1,0..1,...", help_heading = "Faults and capture",
         requires_all = ["duration", "host"], conflicts_with_all = ["drop_chance", "bidirectional"]

@@ -47,7 +47,7 @@ pub(super) fn run(bench: &mut Bench, size: u32) -> anyhow::Result<Option<Row>> {
                 worked |= sender.step(bench, &mut progress)?;
                 if sender.is_done() {
                     let row = sender.row();
-                    bench.turns = sender.turns.as_ref().map_or_else(Vec::new, |turns| turns.rows(size));
+                    bench.turns = sender.turns.as_ref().map_or_else(Vec::new, |turns| turns.rows());
                     own = Some(row);
                     bench.session.end_own(&sender.posted, Row::Bw(row))?;
                 }
@@ -109,6 +109,29 @@ struct Times {
     completed: Vec<(usize, u64)>,
 }
 
+/// Returns the payload in bytes that may be outstanding: the work requests of the send queues, as far as their packets
+/// fit in the window of congestion control, or in that of the responder, above a lost packet.
+fn outstanding_bytes(bench: &Bench, size: u32) -> u64 {
+    let (params, local) = (&bench.params, &bench.local);
+    let window_pkts = local.congestion.unwrap_or_default().window_pkts();
+    let window_pkts = window_pkts.max(params.recovery.buffered_pkts_max().unwrap_or(0));
+    let window_bytes = u64::from(window_pkts) * params.mtu.bytes() as u64;
+    let queued_bytes = u64::from(local.tx_depth) * u64::from(size);
+    queued_bytes.min(window_bytes) * u64::from(params.qps)
+}
+
+/// Returns the payload in bytes of the requests of this end that were sent for the first time, or of the READ responses
+/// placed. Each retransmitted packet counts as a message's payload divided by its number of packets.
+fn carried_bytes(bench: &Bench, verb: Verb, size: u32) -> u64 {
+    let (counters, _) = bench.context.counters();
+    if verb == Verb::Read {
+        return counters.rcvd_bytes;
+    }
+    let message_pkts = u64::from(size).div_ceil(bench.params.mtu.bytes() as u64).max(1);
+    let repeated_bytes = counters.retransmitted_pkts * u64::from(size) / message_pkts;
+    counters.sent_bytes.saturating_sub(repeated_bytes)
+}
+
 /// The end that posts requests.
 struct Sender {
     size: u32,
@@ -165,7 +188,7 @@ impl Sender {
             start: Instant::now(),
             last: Duration::ZERO,
             times,
-            turns: local.loss_turns.as_ref().map(Turns::new),
+            turns: local.loss_turns.as_ref().map(|turns| Turns::new(turns, outstanding_bytes(bench, size))),
             scratch: vec![0; size as usize],
             cqes: Vec::with_capacity(CQE_BATCH),
             batches: 0,
@@ -220,11 +243,6 @@ impl Sender {
             }
             let completed = self.completed.iter().sum();
             self.watch_time(completed);
-            if let Some(turns) = &mut self.turns
-                && turns.watch(self.last, completed)
-            {
-                bench.context.set_drop_probability(turns.chance());
-            }
             self.batches += 1;
             if self.batches.is_multiple_of(PROGRESS_INTERVAL) {
                 let millis = self.last.as_millis() as u64;
@@ -232,6 +250,11 @@ impl Sender {
             }
         }
         self.cqes = cqes;
+        if let Some(turns) = &mut self.turns
+            && turns.watch(self.start.elapsed(), || carried_bytes(bench, self.verb, self.size))
+        {
+            bench.context.set_drop_probability(turns.chance());
+        }
         Ok(worked)
     }
 

@@ -8,8 +8,12 @@
 //!
 //!   a turn    | SETTLING: in flight from the turn before | COUNTED |
 //! ```
-//! Messages that wait for a retransmission complete in the next turn. Without the settling time, the turn
-//! without loss would be credited with messages of the one before.
+//! The settling time ends when as much payload was carried as may have been outstanding when the turn began, because
+//! messages that wait for a retransmission complete in the next turn: otherwise the turn without loss would be credited
+//! with messages of the one before.
+//!
+//! Carried is the payload of requests sent for the first time, and of READ responses placed. Completions are no
+//! measure: if 16 queue pairs send 8 MiB each, they complete at the same time, in one turn of several.
 
 use std::str::FromStr;
 use std::time::Duration;
@@ -20,14 +24,16 @@ use serde::Serialize;
 
 /// Counted part of a turn: many round trips, and short against changes of the machine's load.
 const COUNTED: Duration = Duration::from_millis(20);
-/// Part of a turn before that: some round trips, and the shortest timeouts.
+/// Shortest part of a turn before that: some round trips, and the shortest timeouts.
 const SETTLING: Duration = Duration::from_millis(5);
+/// Longest part of a turn before that, in which a slow scheme may not carry what was outstanding.
+const SETTLING_MAX: Duration = Duration::from_millis(200);
 /// Probabilities of loss, at most: a second then still has two cycles that count.
 const CHANCES_MAX: usize = 12;
 
 /// Message if no turn can be compared.
-pub(super) const NOTHING_TO_COMPARE: &str = "--loss-turns: no turn of 20 ms completed a message, or too few turns were whole, to compare \
-     them: give a longer -D, or shorter messages with -s";
+pub(super) const NOTHING_TO_COMPARE: &str = "--loss-turns: no turn of 20 ms carried a packet, or too few turns were whole, \
+     to compare them: give a longer -D, or fewer queue pairs with -q";
 
 /// Probabilities of loss that take turns; the others' rates are compared with the first one's.
 #[derive(Clone, Debug, PartialEq)]
@@ -72,31 +78,46 @@ impl LossTurns {
 /// Result of one turn.
 #[derive(Clone, Copy, Debug, PartialEq)]
 struct Turn {
-    messages: u64,
+    bytes: u64,
     took: Duration,
 }
 
 impl Turn {
-    fn per_sec(self) -> f64 {
-        self.messages as f64 / self.took.as_secs_f64()
+    fn gbit_per_sec(self) -> f64 {
+        self.bytes as f64 * 8.0 / 1e9 / self.took.as_secs_f64()
     }
+}
+
+/// Time since the start of a run, and the payload carried by then, in bytes.
+#[derive(Clone, Copy, Debug)]
+struct Reading {
+    at: Duration,
+    bytes: u64,
 }
 
 /// State of the turns of a run.
 #[derive(Debug)]
 pub(super) struct Turns {
     chances: Vec<Probability>,
+    /// Payload in bytes that may be outstanding.
+    outstanding_bytes: u64,
     done: Vec<Turn>,
-    /// Time at which the current turn began.
-    began: Duration,
-    /// Time at which its counted part began, if it has, and messages completed by then.
-    counting: Option<(Duration, u64)>,
+    /// Start of the current turn.
+    began: Reading,
+    /// Start of its counted part, if that has begun.
+    counting: Option<Reading>,
 }
 
 impl Turns {
-    /// The state before the first turn.
-    pub(super) fn new(turns: &LossTurns) -> Self {
-        Turns { chances: turns.0.clone(), done: Vec::new(), began: Duration::ZERO, counting: None }
+    /// The state before the first turn, of ends that have at most `outstanding_bytes` of payload outstanding.
+    pub(super) fn new(turns: &LossTurns, outstanding_bytes: u64) -> Self {
+        Turns {
+            chances: turns.0.clone(),
+            outstanding_bytes,
+            done: Vec::new(),
+            began: Reading { at: Duration::ZERO, bytes: 0 },
+            counting: None,
+        }
     }
 
     /// Returns the probability of the current turn.
@@ -104,28 +125,29 @@ impl Turns {
         self.chances[self.done.len() % self.chances.len()]
     }
 
-    /// Ends the turn if its time is over: `elapsed` since the start, with `completed` messages completed.
-    /// Returns whether a new turn has begun.
-    pub(super) fn watch(&mut self, elapsed: Duration, completed: u64) -> bool {
-        let Some((since, completed_before)) = self.counting else {
-            if elapsed.saturating_sub(self.began) >= SETTLING {
-                self.counting = Some((elapsed, completed));
-            }
-            return false;
-        };
-        let took = elapsed.saturating_sub(since);
-        if took < COUNTED {
+    /// Ends the turn if its time is over: `at` since the start, when `bytes` of payload were carried. `bytes` is asked
+    /// for only where a part of the turn may end. Returns whether a new turn has begun.
+    pub(super) fn watch(&mut self, at: Duration, bytes: impl FnOnce() -> u64) -> bool {
+        let is_counting = self.counting.is_some();
+        let since = self.counting.unwrap_or(self.began);
+        let took = at.saturating_sub(since.at);
+        if took < if is_counting { COUNTED } else { SETTLING } {
             return false;
         }
-        self.done.push(Turn { messages: completed - completed_before, took });
-        (self.began, self.counting) = (elapsed, None);
-        true
+        let reading = Reading { at, bytes: bytes() };
+        let carried_bytes = reading.bytes.saturating_sub(since.bytes);
+        if is_counting {
+            self.done.push(Turn { bytes: carried_bytes, took });
+            (self.began, self.counting) = (reading, None);
+        } else if carried_bytes >= self.outstanding_bytes || took >= SETTLING_MAX {
+            self.counting = Some(reading);
+        }
+        is_counting
     }
 
-    /// Returns the results of each probability for messages of `bytes`. The first cycle, and a last one that
-    /// is not whole, do not count. Empty if no others remain, or nothing was completed in the turns to compare
-    /// with.
-    pub(super) fn rows(&self, bytes: u32) -> Vec<TurnRow> {
+    /// Returns the results of each probability. The first cycle, and a last one that is not whole, do not count. Empty
+    /// if no others remain, or nothing was carried in the turns to compare with.
+    pub(super) fn rows(&self) -> Vec<TurnRow> {
         let cycles: Vec<&[Turn]> = self.done.chunks_exact(self.chances.len()).skip(1).collect();
         if cycles.is_empty() {
             return Vec::new();
@@ -134,9 +156,8 @@ impl Turns {
         let row = |(at, chance): (usize, &Probability)| {
             let chance = chance.value();
             let due = (1.0 - chance) / (1.0 - base_chance);
-            let kept = cycles.iter().map(|cycle| cycle[at].per_sec() / cycle[0].per_sec() / due);
-            let per_sec = median(cycles.iter().map(|cycle| cycle[at].per_sec()))?;
-            let gbit_per_sec = per_sec * f64::from(bytes) * 8.0 / 1e9;
+            let kept = cycles.iter().map(|cycle| cycle[at].gbit_per_sec() / cycle[0].gbit_per_sec() / due);
+            let gbit_per_sec = median(cycles.iter().map(|cycle| cycle[at].gbit_per_sec()))?;
             Some(TurnRow { chance, turns: cycles.len(), gbit_per_sec, kept: median(kept)? })
         };
         self.chances.iter().enumerate().filter_map(row).collect()
@@ -179,73 +200,82 @@ impl TurnRow {
 mod tests {
     use super::*;
 
+    const OUTSTANDING_BYTES: u64 = 6;
+
     fn turns(text: &str) -> Turns {
-        Turns::new(&text.parse().unwrap())
+        Turns::new(&text.parse().unwrap(), OUTSTANDING_BYTES)
     }
 
-    /// Runs a turn from `at` on: `settling` messages complete and do not count, then `counted` in `took`.
-    fn take(
-        turns: &mut Turns,
-        (at, completed): (Duration, u64),
-        settling: u64,
-        counted: u64,
-        took: Duration,
-    ) {
-        assert!(!turns.watch(at + SETTLING - Duration::from_millis(1), completed));
-        assert!(!turns.watch(at + SETTLING, completed + settling));
-        assert!(
-            !turns.watch(
-                at + SETTLING + COUNTED - Duration::from_millis(1),
-                completed + settling + counted / 2
-            )
-        );
-        assert!(turns.watch(at + SETTLING + took, completed + settling + counted));
+    fn watch(turns: &mut Turns, at: Duration, bytes: u64) -> bool {
+        turns.watch(at, || bytes)
+    }
+
+    /// Runs a turn from `at` on: what was outstanding is carried and does not count, then `counted` bytes in `took`.
+    fn take(turns: &mut Turns, (at, carried): (Duration, u64), counted: u64, took: Duration) {
+        const MILLI: Duration = Duration::from_millis(1);
+        let settled = carried + OUTSTANDING_BYTES;
+        assert!(!watch(turns, at + SETTLING - MILLI, settled));
+        assert!(!watch(turns, at + SETTLING, settled - 1));
+        assert!(!watch(turns, at + 2 * SETTLING, settled));
+        assert!(!watch(turns, at + 2 * SETTLING + COUNTED - MILLI, settled + counted / 2));
+        assert!(watch(turns, at + 2 * SETTLING + took, settled + counted));
     }
 
     #[test]
     fn chances_take_turns_and_are_compared_within_a_cycle() {
         let mut turns = turns("0,0.2,0.5");
-        // Messages of the turns of five cycles; the last has two turns alone. Machine and loss both weigh.
-        let carried = [[9, 9, 9], [100, 80, 40], [50, 40, 20], [1000, 400, 500], [7, 7, 7]];
-        let (mut at, mut completed) = (Duration::ZERO, 0);
-        for (n, messages) in carried.as_flattened().iter().take(14).enumerate() {
+        // Bytes of the turns of five cycles; the last has two turns alone. Machine and loss both weigh.
+        let counted = [[9, 9, 9], [100, 80, 40], [50, 40, 20], [1000, 400, 500], [7, 7, 7]];
+        let (mut at, mut carried) = (Duration::ZERO, 0);
+        for (n, bytes) in counted.as_flattened().iter().take(14).enumerate() {
             assert_eq!(turns.chance().value(), [0.0, 0.2, 0.5][n % 3]);
-            let before = carried.as_flattened()[n.saturating_sub(1)];
-            take(&mut turns, (at, completed), before, *messages, COUNTED);
-            at += SETTLING + COUNTED;
-            completed += before + messages;
+            take(&mut turns, (at, carried), *bytes, COUNTED);
+            at += 2 * SETTLING + COUNTED;
+            carried += OUTSTANDING_BYTES + bytes;
         }
-        let rows = turns.rows(1000);
+        let rows = turns.rows();
         let kept: Vec<f64> = rows.iter().map(|row| (row.kept * 1000.0).round() / 1000.0).collect();
         assert_eq!(kept, [1.0, 1.0, 0.8]);
         assert!(rows.iter().all(|row| row.turns == 3));
-        // 100 messages of 8,000 bits in 20 ms.
-        assert_eq!(rows[0].gbit_per_sec, 0.04);
-        assert_eq!(rows[2].line(), " 3          50.0000    0.02                 0.800");
+        assert!((rows[0].gbit_per_sec - 0.00004).abs() < 1e-12, "100 bytes in 20 ms");
+        assert_eq!(rows[2].line(), " 3          50.0000    0.00                 0.800");
     }
 
     #[test]
     fn a_turn_that_a_stall_made_longer_counts_by_its_rate() {
         let mut turns = turns("0,0.5");
-        let mut at = Duration::ZERO;
-        for (n, millis) in [20, 20, 20, 40].into_iter().enumerate() {
+        let (mut at, mut carried) = (Duration::ZERO, 0);
+        for millis in [20, 20, 20, 40] {
             let took = Duration::from_millis(millis);
-            take(&mut turns, (at, 200 * n as u64), 100, 100, took);
-            at += SETTLING + took;
+            take(&mut turns, (at, carried), 100, took);
+            at += 2 * SETTLING + took;
+            carried += OUTSTANDING_BYTES + 100;
         }
-        assert_eq!(turns.rows(1).iter().map(|row| row.kept).collect::<Vec<_>>(), [1.0, 1.0]);
+        assert_eq!(turns.rows().iter().map(|row| row.kept).collect::<Vec<_>>(), [1.0, 1.0]);
+    }
+
+    #[test]
+    fn a_turn_that_carries_too_little_to_settle_counts_nevertheless() {
+        let mut turns = turns("0,0.5");
+        assert!(!watch(&mut turns, SETTLING_MAX, OUTSTANDING_BYTES - 1));
+        assert!(watch(&mut turns, SETTLING_MAX + COUNTED, OUTSTANDING_BYTES - 1));
     }
 
     #[test]
     fn without_a_whole_cycle_there_is_nothing_to_say() {
         let mut turns = turns("0,0.5");
-        let at = |n: u32| n * (SETTLING + COUNTED);
-        take(&mut turns, (at(0), 0), 0, 3, COUNTED);
-        take(&mut turns, (at(1), 3), 0, 3, COUNTED);
-        assert_eq!(turns.rows(1), []);
-        take(&mut turns, (at(2), 6), 0, 0, COUNTED);
-        take(&mut turns, (at(3), 6), 0, 1, COUNTED);
-        assert_eq!(turns.rows(1), [], "nothing was carried in the turn to compare with");
+        let (mut at, mut carried) = (Duration::ZERO, 0);
+        let mut take_next = |turns: &mut Turns, bytes| {
+            take(turns, (at, carried), bytes, COUNTED);
+            at += 2 * SETTLING + COUNTED;
+            carried += OUTSTANDING_BYTES + bytes;
+        };
+        take_next(&mut turns, 3);
+        take_next(&mut turns, 3);
+        assert_eq!(turns.rows(), []);
+        take_next(&mut turns, 0);
+        take_next(&mut turns, 1);
+        assert_eq!(turns.rows(), [], "nothing was carried in the turn to compare with");
     }
 
     #[test]

@@ -12,6 +12,9 @@
 //! While a packet is lost, the work requests posted after its work request are transmitted, but not completed. With
 //! fewer work requests than the window has packets, the requester therefore stops after each loss, although its window
 //! is not full. So the send queue has as many work requests as the window has packets.
+//!
+//! Each process has a processor, and one thread (`--progress app`). With the background thread of the default policy,
+//! four threads would share the two processors, and a turn of 20 ms would measure the kernel's scheduler.
 
 use std::fmt;
 
@@ -217,7 +220,8 @@ impl Series {
             depth => format!(" -t {depth} -r {depth}"),
         };
         format!(
-            "{op}-bw -s {size_bytes} -q {qps} -m {PATH_MTU_BYTES} -D {seconds} --recovery selective-repeat{depth}{more}"
+            "{op}-bw -s {size_bytes} -q {qps} -m {PATH_MTU_BYTES} -D {seconds} --progress app \
+             --recovery selective-repeat{depth}{more}"
         )
     }
 
@@ -318,7 +322,7 @@ mod tests {
         assert_eq!(rows[10].text, "  kept of it x 0.93 at 7 %");
         assert_eq!(
             grid.series()[5].args(2),
-            "read-bw -s 8388608 -q 4 -m 4096 -D 2 --recovery selective-repeat -o 64"
+            "read-bw -s 8388608 -q 4 -m 4096 -D 2 --progress app --recovery selective-repeat -o 64"
         );
     }
 
@@ -335,7 +339,8 @@ mod tests {
             (Op::Write, 1 << 30, Relaxed, " --relaxed_placement"),
         ] {
             let args = Series { op, size_bytes, qps: 1, placement }.args(1);
-            let start = format!("{op}-bw -s {size_bytes} -q 1 -m 4096 -D 1 --recovery selective-repeat");
+            let options = "-q 1 -m 4096 -D 1 --progress app --recovery selective-repeat";
+            let start = format!("{op}-bw -s {size_bytes} {options}");
             assert_eq!(args.strip_prefix(&start), Some(expected), "{args}");
         }
     }
