@@ -338,7 +338,7 @@ impl Limiter {
         }
         // `rate * alpha` does not overflow: the rate is at most RATE_MAX_BITS_PER_SEC, and alpha at most 1.
         let off = (rate * self.alpha) >> (parameters.rpg_gd + ONE_SHIFT - FRACTION_SHIFT);
-        let least = rate / 100 * u64::from(parameters.rpg_min_dec_fac);
+        let least = rate * u64::from(parameters.rpg_min_dec_fac) / 100;
         let rate = rate.saturating_sub(off).max(least);
         self.pacer.set_rate(now, rate.clamp(bits_per_sec(parameters.rpg_min_rate), max_rate));
         self.decrease_at = None;
@@ -455,6 +455,19 @@ mod tests {
     }
 
     #[test]
+    fn a_decrease_after_an_increase_by_the_timer_sets_the_target_if_configured() {
+        for clamp_tgt_rate_after_time_inc in [0, 1] {
+            let mut dcqcn = notified(DcqcnParameters { clamp_tgt_rate_after_time_inc, ..NVIDIA });
+            let increased = rate_at(&mut dcqcn, 300);
+            dcqcn.on_cnp(at(301));
+            let decreased = dcqcn.rate_bits_per_sec().unwrap();
+            assert!(decreased < increased);
+            let target = if clamp_tgt_rate_after_time_inc == 1 { increased } else { LINK };
+            assert_eq!(rate_at(&mut dcqcn, 601), (target + decreased).div_ceil(2));
+        }
+    }
+
+    #[test]
     fn one_decrease_in_a_monitor_period_however_many_notifications() {
         let mut dcqcn = notified(DcqcnParameters { dce_tcp_g: 1023, rpg_byte_reset: 2_000_000, ..NVIDIA });
         let first = dcqcn.rate_bits_per_sec().unwrap();
@@ -477,6 +490,22 @@ mod tests {
                 assert!(dcqcn.rate_bits_per_sec().is_some_and(|rate| rate >= least));
             }
             assert_eq!(dcqcn.rate_bits_per_sec(), Some(least));
+        }
+    }
+
+    #[test]
+    fn a_decrease_is_exact_at_low_rates() {
+        let mut dcqcn = notified(DcqcnParameters {
+            rate_to_set_on_first_cnp: 659,
+            rpg_gd: 10,
+            rpg_min_dec_fac: 33,
+            ..NVIDIA
+        });
+        let mut wanted = 659_000_000 * 33 / 100;
+        for n in 1..6 {
+            assert_eq!(dcqcn.rate_bits_per_sec(), Some(wanted), "decrease {n}");
+            dcqcn.on_cnp(at(4 * n));
+            wanted = wanted * 33 / 100;
         }
     }
 
@@ -568,9 +597,11 @@ mod tests {
         rate: f64,
         target: f64,
         alpha: f64,
-        /// Bounds of the rounding errors of the rate limiter: absolute in alpha, relative in the rate.
+        /// Bounds of the rounding errors of the rate limiter: of alpha, of the rate by those of alpha (a fraction of the
+        /// rate), and of the rate by its own rounding (bits per second; each change rounds by less than 1).
         alpha_error: f64,
         rate_error: f64,
+        rounding_bits_per_sec: f64,
         alpha_at: u64,
         notified: bool,
         decrease_at: Option<u64>,
@@ -594,6 +625,7 @@ mod tests {
                 alpha: f64::from(p.initial_alpha_value) / 1024.0,
                 alpha_error: 0.0,
                 rate_error: 0.0,
+                rounding_bits_per_sec: 0.0,
                 alpha_at: now,
                 notified: true,
                 decrease_at: Some(now),
@@ -628,6 +660,7 @@ mod tests {
                     let factor = (1.0 - cut(self.alpha)).max(f64::from(p.rpg_min_dec_fac) / 100.0);
                     self.rate *= factor;
                     self.rate_error += cut(self.alpha_error) / factor;
+                    self.rounding_bits_per_sec += 1.0;
                     self.rate = self.rate.max(f64::from(p.rpg_min_rate) * 1e6);
                     self.decrease_at = None;
                     self.no_decrease_before = next + u64::from(p.rate_reduce_monitor_period) * MICRO;
@@ -646,6 +679,7 @@ mod tests {
             let step = [0, self.p.rpg_ai_rate, self.p.rpg_hai_rate][past];
             self.target = (self.target + f64::from(step) * 1e6).min(LINK as f64);
             self.rate = (self.target + self.rate) / 2.0;
+            self.rounding_bits_per_sec += 1.0;
         }
 
         fn on_cnp(&mut self, now: u64) {
@@ -737,7 +771,7 @@ mod tests {
                     prop_assert!(model.rate >= LINK as f64 * 0.999_999);
                     return Ok(());
                 };
-                let error = model.rate * (1.0 / 100_000.0 + model.rate_error);
+                let error = model.rate * (1.0 / 100_000.0 + model.rate_error) + model.rounding_bits_per_sec;
                 prop_assert!((rate as f64 - model.rate).abs() <= error, "{rate}, not {} +- {error}", model.rate);
             }
         }
