@@ -345,19 +345,24 @@ impl ReadQueue {
     }
 
     /// Removes the PSNs below `psn` from the early READs: shortens an early READ that ends above `psn`, and removes an
-    /// early READ that does not.
-    pub(crate) fn forget_early_below(&mut self, psn: Psn) {
+    /// early READ that does not. Returns whether there was one.
+    #[inline]
+    pub(crate) fn forget_early_below(&mut self, psn: Psn) -> bool {
         let mtu_bytes = self.mtu_bytes;
+        let mut had_any = false;
         while let at = self.executed_in_order()
             && let Some(read) = self.resources.get_mut(at).map(|read| &mut read.request)
             && is_below(read.first, psn)
         {
+            had_any = true;
             if is_below(psn, read.end()) {
-                return read.skip_to(psn, mtu_bytes);
+                read.skip_to(psn, mtu_bytes);
+                break;
             }
             self.resources.remove(at);
             self.early -= 1;
         }
+        had_any
     }
 
     /// Queues the responses requested by a duplicate with PSN `psn` and RETH `reth`, except responses that the queue

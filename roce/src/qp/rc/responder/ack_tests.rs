@@ -299,6 +299,8 @@ const SELECTIVE_REPEAT: &[Row] = &[
     ("above the window of 64: no early READ", "", "r63x1^127? / D63o r64x1^127? / S0<64[63]", "out_of_seq_request 2"),
     ("an early READ, and a WRITE above it", "",
      "r1x1^1? / D1o 2? / S0<2[1,2] r0x1? / D0o A2 /", "out_of_seq_request 2"),
+    ("an early READ, and a WRITE above a gap above it", "",
+     "r1x1^1? / D1o 3? / S0<3[1,3] r0x1? / S2<1[3] D0o /", "out_of_seq_request 2"),
     ("the second of two missing READs is an early READ", "", "r2x1^2? / D2o r0x1? / D0o r1x1^1? / D1o 3? / / A3",
      "out_of_seq_request"),
     ("a duplicate of an early READ, and of a part", "", "r1x3^1? / D1f D2m D3l r1x3? / D1f D2m D3l r2x1? / D2o",

@@ -132,9 +132,7 @@ impl Responder {
     fn execute_read<R: Request>(&mut self, request: &R, rx: &mut RxContext<'_>) -> Result<u32, Refusal> {
         let read = self.check_read(request, self.msn.next(), rx)?;
         self.msn = read.msn;
-        if self.reads.early() > 0 {
-            self.forget_early_below(read.end());
-        }
+        self.forget_early_below(read.end());
         self.queue_read(read);
         Ok(read.packets)
     }
@@ -200,6 +198,7 @@ impl Responder {
         let Some(span) = self.reads.take_early(psn) else { return false };
         self.msn = self.msn.next();
         self.accept(span, store);
+        self.order.on_early_reads(iter::empty(), self.reads.early());
         self.forget_early_below(self.order.expected());
         self.acks.on_early_read_executed(psn, &self.order, &self.recovery);
         true
@@ -259,11 +258,12 @@ impl Responder {
     }
 
     /// Removes the PSNs below `psn` from the early READs: requests with these PSNs were executed.
-    #[cold]
+    #[inline]
     fn forget_early_below(&mut self, psn: Psn) {
-        self.reads.forget_early_below(psn);
-        // The lowest early READ may have been shortened: its first PSN is now `psn`.
-        self.order.on_early_reads(self.reads.early_psns().take(1), self.reads.early());
+        if self.reads.forget_early_below(psn) {
+            // The lowest early READ may have been shortened: its first PSN is now `psn`.
+            self.order.on_early_reads(self.reads.early_psns().take(1), self.reads.early());
+        }
     }
 
     fn refuse(
