@@ -85,6 +85,10 @@ pub(crate) struct RecoveryResult {
     pub lost_pkts: u32,
     /// Under both kinds of go-back-N, `next_psn` was moved back to una: packets from una on are retransmitted.
     pub has_gone_back: bool,
+    /// The response is or implies a NAK that uses up a retry, unless una advanced (IBA 9.7.6); under go-back-N only.
+    /// Under improved go-back-N only local ACK timeouts use up retries, because probe timeouts are short: each READ
+    /// response that was sent before a probe, and arrives after the probe, is one more implied NAK for the same loss.
+    pub uses_retry: bool,
     /// The response shows that requests were executed: the RNR retry count is restored.
     pub is_executed: bool,
     /// True if the number of packets in flight changed; always false if [`RecoveryResult::is_read_response`] is true.

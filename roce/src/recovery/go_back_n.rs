@@ -269,6 +269,7 @@ impl GoBackN {
         RecoveryResult {
             acked_pkts: newly_acked_pkts,
             has_gone_back: lost,
+            uses_retry: lost && !self.is_improved,
             is_executed: newly_acked_pkts > 0,
             changed: newly_acked_pkts > 0 || lost,
             changes_loss_window: self.is_improved,

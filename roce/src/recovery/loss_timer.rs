@@ -11,10 +11,11 @@
 //!                           expires for the first time since a packet was acknowledged, otherwise the second or third
 //!                           row; if no retry is left, fail the oldest work request instead
 //! ```
+//! Under both schemes, NAKs use up no retry.
 
 use std::num::NonZeroU64;
 
-use super::events::{Answers, RecoveryResult, Requests};
+use super::events::{Answers, Nak, RecoveryResult, Requests};
 use super::go_back_n::GoBackN;
 use super::rto::{AdaptiveRto, Expiry, RetransmitTimer};
 use super::sent_log::{AckTime, RTT_UNKNOWN_NANOS, SentLog};
@@ -99,9 +100,10 @@ pub(crate) struct LossTimer {
     /// timeout, end of an RNR wait, transmission of a packet that armed the timer, end of a time in which the pacer
     /// delayed a retransmission.
     last_progress_at: Instant,
-    /// Arrival time of the latest READ response or stale response since the timer was armed. When the timer expires,
-    /// the timer is rearmed as if armed at this time. Not used under go-back-N.
-    last_rx_at: OptionalInstant,
+    /// Time of the latest of these events since the timer was armed: arrival of a READ response or of a stale response,
+    /// retransmission of una. When the timer expires, the timer is rearmed as if armed at this time. Not used under
+    /// go-back-N.
+    rearm_at: OptionalInstant,
     last_ack_req_at: Instant,
     /// The PSN after the latest packet with AckReq, retransmissions excepted. Not used under go-back-N.
     ack_req_end: Psn,
@@ -119,7 +121,7 @@ impl LossTimer {
             was_first_alone: false,
             has_sent: false,
             last_progress_at: Instant::ZERO,
-            last_rx_at: OptionalInstant::NONE,
+            rearm_at: OptionalInstant::NONE,
             last_ack_req_at: Instant::ZERO,
             ack_req_end: Psn::default(),
             probe: Probe::None,
@@ -200,6 +202,9 @@ impl LossTimer {
                 self.rto.on_sent(psn, now);
             }
         }
+        if is_retransmission && psn == recovery.una() {
+            self.rearm_at = OptionalInstant::some(now);
+        }
         if self.timer.deadline().is_none() {
             self.last_progress_at = now;
             self.arm(recovery.unacked(), now);
@@ -214,9 +219,9 @@ impl LossTimer {
         self.is_adaptive && now.nanos_since(self.last_ack_req_at) >= self.rto.min_nanos()
     }
 
-    /// Records a stale response, which shows that the peer still responds: sets `last_rx_at` to `now`.
+    /// Records a stale response, which shows that the peer still responds: sets `rearm_at` to `now`.
     pub(crate) fn on_stale_response(&mut self, now: Instant) {
-        self.last_rx_at = OptionalInstant::some(now);
+        self.rearm_at = OptionalInstant::some(now);
     }
 
     /// Updates probe, round trip and timer after a response. Returns the round trip in nanoseconds, if measured.
@@ -282,8 +287,10 @@ impl LossTimer {
         requests: &mut impl Requests,
         now: Instant,
     ) -> Option<u64> {
-        if result.nak.is_some() && self.rto.needs_sample() {
-            // The NAK shows that the packets that were timed were lost, not retransmitted before their ACK arrived.
+        self.rto.on_first_responses();
+        if result.nak == Some(Nak::SequenceError) && self.rto.needs_sample() {
+            // The NAK shows that the packets that were timed were lost, not retransmitted before their ACK arrived. An
+            // implied NAK shows the loss of a READ response only.
             self.rto.end_backoff();
         }
         if !result.changed {
@@ -392,7 +399,7 @@ impl LossTimer {
         }
     }
 
-    /// Ends the backoff after a READ response, and stores the time of the response in `last_rx_at`. The timer is
+    /// Ends the backoff after a READ response, and stores the time of the response in `rearm_at`. The timer is
     /// rearmed from this time when it expires, not before, because READ responses arrive in bursts. If all PSNs are
     /// acknowledged (`sent_pkts` is 0), stops the timer at once, because otherwise a packet sent just before the expiry
     /// of the timer would be retransmitted as a probe.
@@ -402,12 +409,12 @@ impl LossTimer {
             self.timer.stop();
         }
         self.rto.on_progress();
-        self.last_rx_at = OptionalInstant::some(now);
+        self.rearm_at = OptionalInstant::some(now);
     }
 
     /// Arms the timer for the probe timeout, or for the end of the local ACK timeout if that is sooner.
     fn arm(&mut self, unacked_pkts: u32, now: Instant) {
-        self.last_rx_at = OptionalInstant::NONE;
+        self.rearm_at = OptionalInstant::NONE;
         self.timer.restart_for(now, self.rto.wait_nanos(unacked_pkts), self.last_progress_at);
     }
 
@@ -486,26 +493,27 @@ impl LossTimer {
     /// Called when the timer has expired. Returns whether a probe timeout or local ACK timeout has passed; false if all
     /// packets are acknowledged.
     ///
-    /// A probe timeout has not passed if no packet with AckReq is in flight, and `has_ready`: the rest of a message,
-    /// with AckReq, waits only until the engine serves this queue pair, and the peer need not respond before.
+    /// If many queue pairs share a port, a packet waits until the engine serves this queue pair. A probe timeout
+    /// therefore has not passed in two cases, in which the peer need not respond: una is to be retransmitted, but was
+    /// not sent yet; or no packet with AckReq is in flight, and the rest of the message, with AckReq, can be sent
+    /// (`has_ready`).
     ///
     /// Rearms the timer as if armed at the latest of these times, and returns whether the rearmed timer has expired,
-    /// too: the arrival of the latest READ response or stale response since the timer was armed (`last_rx_at`); the
-    /// transmission of the packet whose round trip is being measured, the oldest packet in flight with AckReq. If many
-    /// queue pairs share a port, this packet may be sent much later than the first packet of its message, which armed
-    /// the timer.
+    /// too: `rearm_at`; the transmission of the packet whose round trip is being measured, the oldest packet in flight
+    /// with AckReq, which may be sent much later than the first packet of its message, which armed the timer.
     fn is_due(&mut self, recovery: &Recovery, has_ready: bool, now: Instant) -> bool {
         if recovery.sent() == 0 {
             return false;
         }
         let ack_req_pkts = self.ack_req_end.index_in(recovery.una(), recovery.sent() + 1);
-        let need_not_respond = has_ready && ack_req_pkts.is_none_or(|pkts| pkts == 0);
+        let is_una_next = recovery.next_psn() == recovery.una();
+        let need_not_respond = is_una_next || (has_ready && ack_req_pkts.is_none_or(|pkts| pkts == 0));
         if need_not_respond && !self.timer.has_passed(self.last_progress_at, now) {
             self.arm(recovery.unacked(), now);
             return false;
         }
         let timed_at = self.rto.timed_at().filter(|at| *at > self.last_progress_at);
-        let Some(since) = self.last_rx_at.get().max(timed_at) else { return true };
+        let Some(since) = self.rearm_at.get().max(timed_at) else { return true };
         self.arm(recovery.unacked(), since);
         self.timer.take_expired(now)
     }

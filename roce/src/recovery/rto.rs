@@ -85,10 +85,11 @@ impl RetransmitTimer {
 ///   from the second probe on, a probe after a wait of RTO or more is reported to congestion control as a loss
 /// ```
 /// After [`EXPIRIES_UNMEASURED_MAX`] probe timeouts without a round-trip sample of a timed packet
-/// ([`AdaptiveRto::on_acked`]), only such a sample ends the backoff (RFC 6298, section 5), or a response that shows a
-/// loss: a NAK, or a SACK ([`super::loss_timer::LossTimer::on_out_of_order`]). If every ACK ended the backoff, a path
-/// whose round trip exceeds the PTO would yield no sample: each packet would be retransmitted before its ACK arrives
-/// (Karn's algorithm). Probe timeouts use up no retry; local ACK timeouts do.
+/// ([`AdaptiveRto::on_acked`]), or under improved go-back-N [`EXPIRIES_FIRST_MAX`] before the first sample, only such a
+/// sample ends the backoff (RFC 6298, section 5), or a response that shows a loss of a request: a NAK (PSN sequence
+/// error), or a SACK ([`super::loss_timer::LossTimer::on_out_of_order`]). If every ACK or READ response ended the
+/// backoff, a path whose round trip exceeds the PTO would yield no sample: each packet would be retransmitted before its
+/// ACK arrives (Karn's algorithm).
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct AdaptiveRto {
     srtt_nanos: u64,
@@ -98,10 +99,11 @@ pub(crate) struct AdaptiveRto {
     /// The timed packet, whose round trip is measured since `timed_at`; valid unless `timed_at` is none.
     timed_psn: Psn,
     timed_at: OptionalInstant,
-    /// Number of expiries for which the next PTO is doubled (or quadrupled, see [`UNMEASURED_DOUBLINGS_MAX`]).
+    /// Number of expiries for which the next PTO is doubled (or quadrupled, see [`EXPIRIES_FIRST_MAX`]).
     backoff: u8,
     /// Number of probe timeouts that expired since the last round-trip sample of a timed packet (`timed_psn`, the
-    /// packet whose round trip is being measured).
+    /// packet whose round trip is being measured); raised to [`EXPIRIES_UNMEASURED_MAX`] by
+    /// [`AdaptiveRto::on_first_responses`].
     unmeasured: u8,
     /// Number of probe timeouts that expired since a packet was last acknowledged.
     expiries: u8,
@@ -122,11 +124,12 @@ const RTO_HIGH_NANOS: u64 = 320_000;
 /// Largest number of packets in flight at which [`RTO_LOW_NANOS`] is the lower bound of the RTO.
 const RTO_LOW_PKTS: u32 = 3;
 /// After this number of probe timeouts without a round-trip sample of a timed packet (`timed_psn`, the packet whose
-/// round trip is being measured), only such a sample, a NAK or a SACK ends the backoff of the PTO.
+/// round trip is being measured), only such a sample, a PSN sequence error or a SACK ends the backoff of the PTO.
 const EXPIRIES_UNMEASURED_MAX: u8 = 8;
-/// Number of probe timeouts before the first round-trip sample that double the PTO; each further one quadruples it,
-/// because a peer that has not responded yet is more probable than the loss of four probes.
-const UNMEASURED_DOUBLINGS_MAX: u8 = 3;
+/// Number of probe timeouts before the first round-trip sample after which a longer round trip than the PTO is more
+/// probable than further losses. Each further probe timeout quadruples the PTO instead of doubling it. Under improved
+/// go-back-N the number [`EXPIRIES_UNMEASURED_MAX`] is replaced by this one.
+const EXPIRIES_FIRST_MAX: u8 = 3;
 /// Largest number of times that the PTO is doubled.
 const BACKOFF_MAX: u8 = 16;
 
@@ -202,6 +205,14 @@ impl AdaptiveRto {
         self.on_sample(rtt);
     }
 
+    /// Records a response, under improved go-back-N and before [`AdaptiveRto::on_progress`]. Before the first round-trip
+    /// sample, [`EXPIRIES_FIRST_MAX`] probe timeouts suffice that only a sample ends the backoff.
+    pub(crate) fn on_first_responses(&mut self) {
+        if self.srtt_nanos == 0 && self.unmeasured >= EXPIRIES_FIRST_MAX {
+            self.unmeasured = self.unmeasured.max(EXPIRIES_UNMEASURED_MAX);
+        }
+    }
+
     /// Ends the backoff.
     pub(crate) fn end_backoff(&mut self) {
         self.backoff = 0;
@@ -254,8 +265,7 @@ impl AdaptiveRto {
     /// `in_flight_pkts` selects the PTO before the first round-trip sample.
     pub(crate) fn wait_nanos(&self, in_flight_pkts: u32) -> u64 {
         let (pto_nanos, doublings) = if self.srtt_nanos == 0 {
-            let doublings =
-                self.backoff.saturating_add(self.backoff.saturating_sub(UNMEASURED_DOUBLINGS_MAX));
+            let doublings = self.backoff.saturating_add(self.backoff.saturating_sub(EXPIRIES_FIRST_MAX));
             (floor_nanos(in_flight_pkts), doublings)
         } else {
             // The PTO is computed from `srtt`: if packets wait in a standing queue, a PTO computed from the shortest

@@ -17,9 +17,12 @@ const DEPTHS: [u32; 3] = [1, 4, 30];
 const DELAYS_NANOS: [u64; 5] = [1_000, 100_000, 500_000, 10_000_000, LONGEST_NANOS];
 /// The longest propagation. Tested with one depth and one length, because a run takes half a second of real time.
 const LONGEST_NANOS: u64 = 100_000_000;
-/// Largest number of probes: 8 until only a round-trip sample ends the backoff, and 12 after waits of 100 us, doubled
-/// each time, until the wait exceeds the longest round trip.
-const PROBES_MAX: u64 = 8 + 12;
+/// Largest number of probes. Under selective repeat, 8 until only a round-trip sample ends the backoff, and 5 until the
+/// wait exceeds the longest round trip. Under improved go-back-N, 7 within the longest round trip, after waits of 100 us,
+/// three times doubled and then quadrupled each time; then only a sample ends the backoff. If more than two packets are
+/// in flight above the probe, the last of them is retransmitted, too.
+const SELECTIVE_PROBES_MAX: u64 = 8 + 5;
+const IMPROVED_PROBES_MAX: u64 = 7 + 1;
 
 const SELECTIVE: RecoveryScheme = RecoveryScheme::SelectiveRepeat { window_pkts: 1024 };
 /// Schemes of requester and responder.
@@ -74,12 +77,24 @@ fn run(
     [requests, responses, nanos]
 }
 
+/// Returns the largest number of packets that probes of a requester with `scheme` cause to be retransmitted.
+fn retransmitted_max(op: Op, message_pkts: u64, scheme: RecoveryScheme) -> u64 {
+    match scheme {
+        RecoveryScheme::GoBackN => 0,
+        RecoveryScheme::ImprovedGoBackN => IMPROVED_PROBES_MAX,
+        // A probe of a READ that the responder may not have received requests all responses.
+        RecoveryScheme::SelectiveRepeat { .. } if op == Op::Read => SELECTIVE_PROBES_MAX * message_pkts,
+        RecoveryScheme::SelectiveRepeat { .. } => SELECTIVE_PROBES_MAX,
+    }
+}
+
 #[test]
 fn nothing_lost_is_nothing_retransmitted() {
     let mut wrong = Vec::new();
     for op in [Op::Send, Op::Write, Op::Read] {
         for len_bytes in LEN_BYTES {
-            let packets = u64::from(MESSAGES * len_bytes.div_ceil(PATH_MTU.bytes()));
+            let message_pkts = u64::from(len_bytes.div_ceil(PATH_MTU.bytes()));
+            let packets = u64::from(MESSAGES) * message_pkts;
             for depth in DEPTHS {
                 for delay_nanos in DELAYS_NANOS {
                     if delay_nanos == LONGEST_NANOS && (len_bytes, depth) != (LEN_BYTES[0], DEPTHS[1]) {
@@ -89,11 +104,7 @@ fn nothing_lost_is_nothing_retransmitted() {
                         let [requests, responses, nanos] = run(op, len_bytes, depth, delay_nanos, schemes);
                         let data = if op == Op::Read { responses } else { requests };
                         let again = data.saturating_sub(packets);
-                        // Under selective repeat, a probe of a READ that the responder may not have received requests
-                        // all responses.
-                        let is_whole = op == Op::Read && schemes.0 == SELECTIVE;
-                        let probe_pkts = if is_whole { packets / u64::from(MESSAGES) } else { 1 };
-                        if again > PROBES_MAX * probe_pkts {
+                        if again > retransmitted_max(op, message_pkts, schemes.0) {
                             wrong.push(format!(
                                 "{op:?} of {len_bytes} bytes, depth {depth}, {} us one way, {} with {}: {again} of \
                                  {packets} again, {} us",

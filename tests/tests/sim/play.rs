@@ -4,7 +4,7 @@ use lab::world::{EndAttr, QpSizes, Step, World, WorldConfig};
 use netsim::{LinkCounters, LinkId};
 use roce::congestion::CongestionScheme;
 use roce::counters::{DropCounters, QpCounters};
-use roce::engine::limits::REORDER_BYTES;
+use roce::engine::limits::{REORDER_BYTES, REORDER_NANOS_MAX};
 use roce::mem::{Access, Memory};
 use roce::qp::{ConnAttr, PathMtu};
 use roce::queue::CqPoller;
@@ -182,8 +182,10 @@ impl Run {
             ensure!(step != Step::Idle, "stalled at {now_nanos} ns:\n{}", self.apps.missing());
             self.apps_turn()?;
         }
-        // Packets still in flight arrive now, and must change nothing.
-        let idle_by_nanos = self.world.now_nanos() + LIMIT_NANOS + patience_nanos;
+        // Packets still in flight arrive now, and must change nothing. The responder keeps requests above a gap that a
+        // requester without retries will not close.
+        let kept_nanos = if self.apps.is_exhausted { REORDER_NANOS_MAX } else { 0 };
+        let idle_by_nanos = self.world.now_nanos() + LIMIT_NANOS + patience_nanos + kept_nanos;
         while self.world.step(None) != Step::Idle {
             ensure!(self.world.now_nanos() < idle_by_nanos, "all is done, but the engines do not rest");
             self.apps_turn()?;

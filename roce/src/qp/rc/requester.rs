@@ -494,7 +494,7 @@ impl Requester {
         }
         if result.acked_pkts > 0 {
             self.retries_left = self.retry_count;
-        } else if result.has_gone_back {
+        } else if result.uses_retry {
             return self.use_retry(counters);
         }
         None
