@@ -33,7 +33,9 @@ struct Case {
     window_pkts: u32,
     /// Work requests in progress of each flow.
     depth: u64,
-    /// Duration of the measurement, and of the warm-up before it, in nanoseconds.
+    /// Duration of the measurement, and of the warm-up before it, in nanoseconds. What a window holds may complete within
+    /// the measurement or after it: within 10 round trips the goodput kept by 4 flows varied by 0.07 with the packets
+    /// lost, within 50 by 0.02.
     nanos: u64,
 }
 
@@ -219,13 +221,13 @@ fn many_flows_keep_their_goodput() {
         case(1, PathMtu::Mtu1024, 4_000, 1024, 2 * MS),
         case(16, PathMtu::Mtu1024, 4_000, 1024, 5 * MS),
         case(64, PathMtu::Mtu1024, 4_000, 1024, 60 * MS),
-        case(4, PathMtu::Mtu4096, 1_000_000, 4096, 20 * MS),
-        case(64, PathMtu::Mtu4096, 1_000_000, 256, 20 * MS),
+        case(4, PathMtu::Mtu4096, 1_000_000, 4096, 100 * MS),
+        case(64, PathMtu::Mtu4096, 1_000_000, 256, 100 * MS),
         case(1, PathMtu::Mtu1024, 100_000, 4096, 10 * MS),
         case(16, PathMtu::Mtu1024, 100_000, 1024, 10 * MS),
         case(64, PathMtu::Mtu1024, 100_000, 256, 20 * MS),
-        case(16, PathMtu::Mtu4096, 1_000_000, 1024, 20 * MS),
-        Case { reorder_bytes: 8 * REORDER_BYTES, ..case(16, PathMtu::Mtu4096, 10_000_000, 4096, 100 * MS) },
+        case(16, PathMtu::Mtu4096, 1_000_000, 1024, 100 * MS),
+        Case { reorder_bytes: 8 * REORDER_BYTES, ..case(16, PathMtu::Mtu4096, 10_000_000, 4096, 300 * MS) },
     ];
     check(&cases, LOSS, 0.95, 0.95);
 }
@@ -241,13 +243,13 @@ fn reads_and_sends_keep_their_goodput() {
         case(64, PathMtu::Mtu1024, 4_000, 1024, 60 * MS),
         case(16, PathMtu::Mtu1024, 100_000, 1024, 10 * MS),
         case(64, PathMtu::Mtu1024, 100_000, 256, 20 * MS),
-        case(64, PathMtu::Mtu4096, 1_000_000, 256, 20 * MS),
+        case(64, PathMtu::Mtu4096, 1_000_000, 256, 100 * MS),
     ];
     let far = [
         case(1, PathMtu::Mtu1024, 100_000, 4096, 10 * MS),
-        case(4, PathMtu::Mtu4096, 1_000_000, 4096, 20 * MS),
-        case(16, PathMtu::Mtu4096, 1_000_000, 1024, 20 * MS),
-        Case { reorder_bytes: 8 * REORDER_BYTES, ..case(16, PathMtu::Mtu4096, 10_000_000, 4096, 100 * MS) },
+        case(4, PathMtu::Mtu4096, 1_000_000, 4096, 100 * MS),
+        case(16, PathMtu::Mtu4096, 1_000_000, 1024, 100 * MS),
+        Case { reorder_bytes: 8 * REORDER_BYTES, ..case(16, PathMtu::Mtu4096, 10_000_000, 4096, 300 * MS) },
     ];
     let long = |case: Case| Case { message_bytes: 131_072, ..case };
     let few = [far[0], long(far[1]), long(far[3])];
