@@ -265,6 +265,10 @@ impl LossTimer {
                     rtt_nanos = self.take_rtt_sample_of_ack(log, now);
                 }
                 if result.acked_pkts > 0 {
+                    // Otherwise requests may be lost, and a longer PTO would delay their retransmission.
+                    if log.has_executed_all() {
+                        self.rto.on_first_progress(now.nanos_since(self.last_progress_at));
+                    }
                     self.last_progress_at = now;
                 }
                 if is_rnr_wait {
@@ -287,7 +291,6 @@ impl LossTimer {
         requests: &mut impl Requests,
         now: Instant,
     ) -> Option<u64> {
-        self.rto.on_first_responses();
         if result.nak == Some(Nak::SequenceError) && self.rto.needs_sample() {
             // The NAK shows that the packets that were timed were lost, not retransmitted before their ACK arrived. An
             // implied NAK shows the loss of a READ response only.
@@ -301,6 +304,10 @@ impl LossTimer {
                 self.arm(scheme.unacked(), now);
             }
             return None;
+        }
+        if result.acked_pkts > 0 {
+            self.rto.on_first_progress(now.nanos_since(self.last_progress_at));
+            self.last_progress_at = now;
         }
         if result.nak.is_some() {
             self.rto.on_loss();
@@ -324,9 +331,6 @@ impl LossTimer {
             (Probe::None, _) => {}
         }
         let rtt_nanos = self.take_rtt_sample(scheme, result, now);
-        if result.acked_pkts > 0 {
-            self.last_progress_at = now;
-        }
         if matches!(self.probe, Probe::LastInFlight { .. }) {
             // The backoff does not end, because the probe may have been spurious: a PTO that expired too soon once would
             // do so again.

@@ -78,20 +78,21 @@ impl RetransmitTimer {
 /// ```text
 ///   progress -- PTO --> probe -- 2 PTO --> probe -- 4 PTO --> probe ..
 ///   bound = RTO_LOW_NANOS with up to RTO_LOW_PKTS in flight, otherwise RTO_HIGH_NANOS
-///   PTO   = 2 srtt + 4 rttvar, at least probe_min;   before the first round-trip sample: bound, at least probe_min,
+///   PTO   = 2 srtt + 4 rttvar, at least probe_min;   before the first round-trip sample: at least bound,
 ///           and from the fourth expiry on quadrupled instead of doubled
 ///   probe_min = 10 us, doubled up to 100 us by each spurious probe, 10 us again after a detected loss
-///   RTO   = srtt + 4 rttvar, at least bound;     before the first round-trip sample: 1 ms
+///   RTO   = srtt + 4 rttvar, at least bound;     before the first round-trip sample: at least 1 ms
 ///   from the second probe on, a probe after a wait of RTO or more is reported to congestion control as a loss
 /// ```
 /// After [`EXPIRIES_UNMEASURED_MAX`] probe timeouts without a round-trip sample of a timed packet
-/// ([`AdaptiveRto::on_acked`]), or under improved go-back-N [`EXPIRIES_FIRST_MAX`] before the first sample, only such a
-/// sample ends the backoff (RFC 6298, section 5), or a response that shows a loss of a request: a NAK (PSN sequence
-/// error), or a SACK ([`super::loss_timer::LossTimer::on_out_of_order`]). If every ACK or READ response ended the
-/// backoff, a path whose round trip exceeds the PTO would yield no sample: each packet would be retransmitted before its
-/// ACK arrives (Karn's algorithm).
+/// ([`AdaptiveRto::on_acked`]), only such a sample ends the backoff (RFC 6298, section 5), or a response that shows a
+/// loss of a request: a NAK (PSN sequence error), or a SACK ([`super::loss_timer::LossTimer::on_out_of_order`]). If
+/// every ACK or READ response ended the backoff, a path whose round trip exceeds the PTO would yield no sample: each
+/// packet would be retransmitted before its ACK arrives (Karn's algorithm).
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct AdaptiveRto {
+    /// The smoothed round trip; before the first sample an upper bound of the round trip, or 0 if no probe was
+    /// acknowledged ([`AdaptiveRto::on_first_progress`]).
     srtt_nanos: u64,
     rttvar_nanos: u64,
     /// The shortest round trip measured, in nanoseconds; 0 before the first sample.
@@ -102,8 +103,7 @@ pub(crate) struct AdaptiveRto {
     /// Number of expiries for which the next PTO is doubled (or quadrupled, see [`EXPIRIES_FIRST_MAX`]).
     backoff: u8,
     /// Number of probe timeouts that expired since the last round-trip sample of a timed packet (`timed_psn`, the
-    /// packet whose round trip is being measured); raised to [`EXPIRIES_UNMEASURED_MAX`] by
-    /// [`AdaptiveRto::on_first_responses`].
+    /// packet whose round trip is being measured).
     unmeasured: u8,
     /// Number of probe timeouts that expired since a packet was last acknowledged.
     expiries: u8,
@@ -126,9 +126,8 @@ const RTO_LOW_PKTS: u32 = 3;
 /// After this number of probe timeouts without a round-trip sample of a timed packet (`timed_psn`, the packet whose
 /// round trip is being measured), only such a sample, a PSN sequence error or a SACK ends the backoff of the PTO.
 const EXPIRIES_UNMEASURED_MAX: u8 = 8;
-/// Number of probe timeouts before the first round-trip sample after which a longer round trip than the PTO is more
-/// probable than further losses. Each further probe timeout quadruples the PTO instead of doubling it. Under improved
-/// go-back-N the number [`EXPIRIES_UNMEASURED_MAX`] is replaced by this one.
+/// Number of probe timeouts before the first round-trip sample that double the PTO; each further one quadruples it,
+/// because a peer that has not responded yet is more probable than the loss of four probes.
 const EXPIRIES_FIRST_MAX: u8 = 3;
 /// Largest number of times that the PTO is doubled.
 const BACKOFF_MAX: u8 = 16;
@@ -164,10 +163,14 @@ impl AdaptiveRto {
     }
 
     /// Records that a response showed a loss: resets the lower bound of the PTO, so that the next loss at the end of a
-    /// message is repaired soon.
+    /// message is repaired soon. An upper bound of the round trip ([`AdaptiveRto::on_first_progress`]) becomes void,
+    /// because it may include waits for lost packets.
     #[inline]
     pub(crate) fn on_loss(&mut self) {
         self.probe_min_micros = PROBE_MIN_MICROS;
+        if !self.has_sample() {
+            self.srtt_nanos = 0;
+        }
     }
 
     fn probe_min_nanos(&self) -> u64 {
@@ -205,11 +208,13 @@ impl AdaptiveRto {
         self.on_sample(rtt);
     }
 
-    /// Records a response, under improved go-back-N and before [`AdaptiveRto::on_progress`]. Before the first round-trip
-    /// sample, [`EXPIRIES_FIRST_MAX`] probe timeouts suffice that only a sample ends the backoff.
-    pub(crate) fn on_first_responses(&mut self) {
-        if self.srtt_nanos == 0 && self.unmeasured >= EXPIRIES_FIRST_MAX {
-            self.unmeasured = self.unmeasured.max(EXPIRIES_UNMEASURED_MAX);
+    /// Records that packets were acknowledged `nanos` after the last progress; called before
+    /// [`AdaptiveRto::on_progress`]. If a probe timeout expired in this time, sets `srtt` to `nanos` unless it is known: an
+    /// upper bound of the round trip of a packet sent since the last progress, whichever transmission elicited the ACK.
+    #[inline]
+    pub(crate) fn on_first_progress(&mut self, nanos: u64) {
+        if self.expiries > 0 && self.srtt_nanos == 0 {
+            self.srtt_nanos = nanos;
         }
     }
 
@@ -231,7 +236,7 @@ impl AdaptiveRto {
     }
 
     pub(crate) fn on_sample(&mut self, rtt: u64) {
-        if self.srtt_nanos == 0 {
+        if !self.has_sample() {
             (self.srtt_nanos, self.rttvar_nanos, self.min_nanos) = (rtt.max(1), rtt / 2, rtt.max(1));
         } else {
             let error = rtt.abs_diff(self.srtt_nanos);
@@ -239,6 +244,10 @@ impl AdaptiveRto {
             self.srtt_nanos = ((7 * self.srtt_nanos + rtt) / 8).max(1);
             self.min_nanos = self.min_nanos.min(rtt.max(1));
         }
+    }
+
+    fn has_sample(&self) -> bool {
+        self.min_nanos > 0
     }
 
     #[inline]
@@ -264,23 +273,20 @@ impl AdaptiveRto {
     /// Returns the time to wait before the next probe, in nanoseconds: the PTO after `backoff` expiries.
     /// `in_flight_pkts` selects the PTO before the first round-trip sample.
     pub(crate) fn wait_nanos(&self, in_flight_pkts: u32) -> u64 {
-        let (pto_nanos, doublings) = if self.srtt_nanos == 0 {
-            let doublings = self.backoff.saturating_add(self.backoff.saturating_sub(EXPIRIES_FIRST_MAX));
-            (floor_nanos(in_flight_pkts), doublings)
-        } else {
-            // The PTO is computed from `srtt`: if packets wait in a standing queue, a PTO computed from the shortest
-            // round trip would expire before the ACK arrives (RFC 8985, section 7.2).
-            (2 * self.srtt_nanos + 4 * self.rttvar_nanos, self.backoff)
-        };
+        // The PTO is computed from `srtt`: if packets wait in a standing queue, a PTO computed from the shortest round
+        // trip would expire before the ACK arrives (RFC 8985, section 7.2).
+        let (mut pto_nanos, mut doublings) = (2 * self.srtt_nanos + 4 * self.rttvar_nanos, self.backoff);
+        if !self.has_sample() {
+            pto_nanos = pto_nanos.max(floor_nanos(in_flight_pkts));
+            doublings = doublings.saturating_add(doublings.saturating_sub(EXPIRIES_FIRST_MAX));
+        }
         pto_nanos.max(self.probe_min_nanos()) << doublings.min(BACKOFF_MAX)
     }
 
     pub(crate) fn on_expired(&mut self, in_flight_pkts: u32) -> Expiry {
         let waited_nanos = self.wait_nanos(in_flight_pkts);
-        let rto_nanos = match self.srtt_nanos {
-            0 => FIRST_RTO_NANOS,
-            srtt => (srtt + 4 * self.rttvar_nanos).max(floor_nanos(in_flight_pkts)),
-        };
+        let floor_nanos = if self.has_sample() { floor_nanos(in_flight_pkts) } else { FIRST_RTO_NANOS };
+        let rto_nanos = (self.srtt_nanos + 4 * self.rttvar_nanos).max(floor_nanos);
         self.expiries = self.expiries.saturating_add(1);
         self.backoff = self.backoff.saturating_add(1);
         self.unmeasured = self.unmeasured.saturating_add(1);

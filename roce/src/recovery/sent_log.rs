@@ -190,6 +190,12 @@ impl SentLog {
         self.executed.offset_from(psn).is_some_and(|offset| offset > 0)
     }
 
+    /// Returns whether the peer executed all requests that were sent.
+    #[inline]
+    pub(crate) fn has_executed_all(&self) -> bool {
+        self.executed == self.max_sent
+    }
+
     #[inline]
     pub(crate) fn is_unacked(&self, psn: Psn) -> bool {
         self.tracked(psn).is_some() && !self.acked.contains(psn)

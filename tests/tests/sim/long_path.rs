@@ -17,12 +17,14 @@ const DEPTHS: [u32; 3] = [1, 4, 30];
 const DELAYS_NANOS: [u64; 5] = [1_000, 100_000, 500_000, 10_000_000, LONGEST_NANOS];
 /// The longest propagation. Tested with one depth and one length, because a run takes half a second of real time.
 const LONGEST_NANOS: u64 = 100_000_000;
-/// Largest number of probes. Under selective repeat, 8 until only a round-trip sample ends the backoff, and 5 until the
-/// wait exceeds the longest round trip. Under improved go-back-N, 7 within the longest round trip, after waits of 100 us,
-/// three times doubled and then quadrupled each time; then only a sample ends the backoff. If more than two packets are
-/// in flight above the probe, the last of them is retransmitted, too.
+/// Largest number of probes within the longest round trip, after waits of 100 us, three times doubled and then quadrupled
+/// each time. The first ACK then gives an upper bound of the round trip.
+const PROBES_MAX: u64 = 7;
+/// If more than two packets are in flight above the probe, the last of them is retransmitted, too.
+const IMPROVED_PROBES_MAX: u64 = PROBES_MAX + 1;
+/// While other requests are in flight, the first ACK gives no bound: 8 probes until only a round-trip sample ends the
+/// backoff, and 5 until the wait exceeds the longest round trip.
 const SELECTIVE_PROBES_MAX: u64 = 8 + 5;
-const IMPROVED_PROBES_MAX: u64 = 7 + 1;
 
 const SELECTIVE: RecoveryScheme = RecoveryScheme::SelectiveRepeat { window_pkts: 1024 };
 /// Schemes of requester and responder.
@@ -83,7 +85,9 @@ fn retransmitted_max(op: Op, message_pkts: u64, scheme: RecoveryScheme) -> u64 {
         RecoveryScheme::GoBackN => 0,
         RecoveryScheme::ImprovedGoBackN => IMPROVED_PROBES_MAX,
         // A probe of a READ that the responder may not have received requests all responses.
-        RecoveryScheme::SelectiveRepeat { .. } if op == Op::Read => SELECTIVE_PROBES_MAX * message_pkts,
+        RecoveryScheme::SelectiveRepeat { .. } if op == Op::Read && message_pkts > 1 => {
+            PROBES_MAX * message_pkts
+        }
         RecoveryScheme::SelectiveRepeat { .. } => SELECTIVE_PROBES_MAX,
     }
 }
