@@ -47,7 +47,7 @@ pub(super) fn run(bench: &mut Bench, size: u32) -> anyhow::Result<Option<Row>> {
                 worked |= sender.step(bench, &mut progress)?;
                 if sender.is_done() {
                     let row = sender.row();
-                    bench.turns = sender.turns.as_ref().map_or_else(Vec::new, |turns| turns.rows());
+                    bench.turns = sender.turns.as_ref().map_or_else(Vec::new, Turns::rows);
                     own = Some(row);
                     bench.session.end_own(&sender.posted, Row::Bw(row))?;
                 }

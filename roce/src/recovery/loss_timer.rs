@@ -381,7 +381,7 @@ impl LossTimer {
         if result.has_gone_back {
             return;
         }
-        let is_unmeasured = !was_first_alone && self.rto.min_nanos() == 0;
+        let is_unmeasured = !was_first_alone && !self.rto.has_sample();
         if is_first || (is_any && (!is_alone || is_unmeasured)) {
             self.was_first_alone = is_alone;
             scheme.undo_timeout(resume);

@@ -246,7 +246,8 @@ impl AdaptiveRto {
         }
     }
 
-    fn has_sample(&self) -> bool {
+    #[inline]
+    pub(crate) fn has_sample(&self) -> bool {
         self.min_nanos > 0
     }
 
