@@ -188,7 +188,7 @@ impl SelectiveRepeat {
             self.on_executed(request.end(), requests, time);
         }
         self.log.on_response(psn, time);
-        if !self.log.has_unacked(request) {
+        if request.packets == 1 || !self.log.has_unacked(request) {
             requests.on_read_answered();
         }
         let lost_pkts = self.log.detect_losses(PsnSpace::Response, self.reordering_threshold_pkts);
