@@ -46,7 +46,12 @@ impl Msn {
 
     /// Returns the MSN after this MSN, modulo 2^24.
     pub const fn next(self) -> Self {
-        Msn((self.0 + 1) & MASK_24)
+        self.plus(1)
+    }
+
+    /// Returns the MSN `messages` after this MSN, modulo 2^24.
+    pub const fn plus(self, messages: u32) -> Self {
+        Msn(self.0.wrapping_add(messages) & MASK_24)
     }
 }
 

@@ -152,6 +152,16 @@ impl ResponderResource {
     }
 }
 
+/// Early READs that follow each other without a gap.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct EarlyRun {
+    pub reads: u32,
+    /// Number of PSNs of all these READs.
+    pub packets: u32,
+    /// First PSN of the highest READ.
+    pub last: Psn,
+}
+
 /// Token bucket of a queue pair for responses retransmitted beyond the retransmission limits of its READs
 /// ([`RETRANSMITS_PER_READ`], [`RETRANSMIT_PKTS_MIN`]); one token is one response.
 #[derive(Clone, Copy, Debug)]
@@ -305,10 +315,6 @@ impl ReadQueue {
         self.resources.range(self.executed_in_order()..).map(|read| read.request.first)
     }
 
-    fn first_early(&self) -> Option<&ReadRequest> {
-        Some(&self.resources.get(self.executed_in_order())?.request)
-    }
-
     /// Called before the READ with first PSN `first` is executed: updates `run_first`.
     fn extend_run(&mut self, first: Psn) {
         if self.last_executed().is_none_or(|last| last.end() != first) {
@@ -335,13 +341,23 @@ impl ReadQueue {
         behind.checked_sub(1)
     }
 
-    /// Records that the early READ with first PSN `psn` counts as executed, because `psn` is the expected PSN. Returns
-    /// its number of PSNs; `None` if there is no such early READ.
-    pub(crate) fn take_early(&mut self, psn: Psn) -> Option<u32> {
-        let read = *self.first_early().filter(|read| read.first == psn)?;
+    /// Records that early READs count as executed: the early READ that begins at `psn`, the expected PSN, and those that
+    /// follow without a gap. Returns `None` if no early READ begins at `psn`.
+    pub(crate) fn take_early_run(&mut self, psn: Psn) -> Option<EarlyRun> {
+        let mut run = EarlyRun { reads: 0, packets: 0, last: psn };
+        for ResponderResource { request, .. } in self.resources.range(self.executed_in_order()..) {
+            let end = psn.plus(run.packets);
+            if request.first != end {
+                break;
+            }
+            run = EarlyRun { reads: run.reads + 1, packets: run.packets + request.packets, last: end };
+        }
+        if run.reads == 0 {
+            return None;
+        }
         self.extend_run(psn);
-        self.early -= 1;
-        Some(read.packets)
+        self.early -= run.reads as usize;
+        Some(run)
     }
 
     /// Removes the PSNs below `psn` from the early READs: shortens an early READ that ends above `psn`, and removes an
@@ -696,7 +712,20 @@ mod tests {
         reads.push_early(read(14, 1));
         reads.forget_early_below(Psn::new(14));
         assert_eq!(reads.early_psns().collect::<Vec<_>>(), [Psn::new(14)], "the READ at 12 ends below 14");
-        assert_eq!(reads.take_early(Psn::new(14)), Some(1));
+        let run = EarlyRun { reads: 1, packets: 1, last: Psn::new(14) };
+        assert_eq!(reads.take_early_run(Psn::new(14)), Some(run));
+    }
+
+    #[test]
+    fn early_reads_without_a_gap_count_as_executed_together() {
+        let mut reads = ReadQueue::new(2, None, MTU);
+        for (first, packets) in [(10, 2), (12, 1), (14, 3)] {
+            reads.push_early(read(first, packets));
+        }
+        assert_eq!(reads.take_early_run(Psn::new(9)), None);
+        let run = EarlyRun { reads: 2, packets: 3, last: Psn::new(12) };
+        assert_eq!(reads.take_early_run(Psn::new(10)), Some(run));
+        assert_eq!((reads.early(), reads.last_before(Psn::new(12))), (1, Psn::new(9)));
     }
 
     #[test]

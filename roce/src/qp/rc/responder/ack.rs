@@ -92,10 +92,10 @@ impl AckPolicy {
         if closed_gap { ResponderAction::Answer } else { ResponderAction::Nothing }
     }
 
-    /// Records that the early READ with first PSN `psn` counts as executed.
-    pub(super) fn on_early_read_executed(&mut self, psn: Psn, order: &Order, recovery: &ResponderRecovery) {
+    /// Records that early READs count as executed. `last`: first PSN of the highest of them.
+    pub(super) fn on_early_reads_executed(&mut self, last: Psn, order: &Order, recovery: &ResponderRecovery) {
         let has_gap = recovery.reports_gap(|| order.has_buffered_or_placed());
-        self.due = if has_gap { Due::Sack { trigger: psn, duplicate: false } } else { Due::Nothing };
+        self.due = if has_gap { Due::Sack { trigger: last, duplicate: false } } else { Due::Nothing };
     }
 
     pub(super) fn on_middles_executed(

@@ -177,7 +177,7 @@ impl Responder {
     #[inline(never)]
     pub(crate) fn replay(&mut self, rx: &mut RxContext<'_>, store: &mut ReorderStore) -> ResponderAction {
         while self.order.has_next() {
-            if self.has_reads && self.pass_early_read(store) {
+            if self.has_reads && self.pass_early_reads(store) {
                 continue;
             }
             let action =
@@ -189,18 +189,18 @@ impl Responder {
         ResponderAction::Answer
     }
 
-    /// If an early READ begins at the expected PSN, advances the expected PSN over it and returns true.
+    /// If an early READ begins at the expected PSN, advances the expected PSN over it and over the early READs that
+    /// follow without a gap, and returns true.
     #[cold]
     #[inline(never)]
-    fn pass_early_read(&mut self, store: &mut ReorderStore) -> bool {
-        let psn = self.order.expected();
-        self.forget_early_below(psn);
-        let Some(span) = self.reads.take_early(psn) else { return false };
-        self.msn = self.msn.next();
-        self.accept(span, store);
+    fn pass_early_reads(&mut self, store: &mut ReorderStore) -> bool {
+        self.forget_early_below(self.order.expected());
+        let Some(run) = self.reads.take_early_run(self.order.expected()) else { return false };
+        self.msn = self.msn.plus(run.reads);
+        self.accept(run.packets, store);
         self.order.on_early_reads(iter::empty(), self.reads.early());
         self.forget_early_below(self.order.expected());
-        self.acks.on_early_read_executed(psn, &self.order, &self.recovery);
+        self.acks.on_early_reads_executed(run.last, &self.order, &self.recovery);
         true
     }
 
