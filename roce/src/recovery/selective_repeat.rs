@@ -188,6 +188,7 @@ impl SelectiveRepeat {
             self.on_executed(request.end(), requests, time);
         }
         self.log.on_response(psn, time);
+        // A READ request for one response needs no search for other missing responses.
         if request.packets == 1 || !self.log.has_unacked(request) {
             requests.on_read_answered();
         }

@@ -194,8 +194,9 @@ impl Responder {
     #[cold]
     #[inline(never)]
     fn pass_early_reads(&mut self, store: &mut ReorderStore) -> bool {
-        self.forget_early_below(self.order.expected());
-        let Some(run) = self.reads.take_early_run(self.order.expected()) else { return false };
+        let psn = self.order.expected();
+        self.forget_early_below(psn);
+        let Some(run) = self.reads.take_early_run(psn) else { return false };
         self.msn = self.msn.plus(run.reads);
         self.accept(run.packets, store);
         self.order.on_early_reads(iter::empty(), self.reads.early());
