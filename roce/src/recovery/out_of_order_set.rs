@@ -61,21 +61,16 @@ impl OutOfOrderSet {
         self.buffered.remove_range(expected, span);
     }
 
-    fn words_max(&self) -> u32 {
-        self.buffered.capacity() / 32
-    }
-
     /// Returns the bitmap of a SACK, without the zero words at the end of the bitmap: bit `i` of word `w` is PSN
     /// `expected + 1 + 32 w + i`.
     pub(crate) fn words(&self, expected: Psn) -> impl ExactSizeIterator<Item = u32> + '_ {
+        let first = expected.plus(1);
+        let last = self.buffered.last_in(first, self.buffered.capacity() - 1);
+        let len = last.map_or(0, |last| last.distance_from(first) / 32 + 1);
         // The last bit of a full bitmap is masked, because its PSN has the same bit in the set as `expected`.
-        let last = self.words_max() - 1;
-        let mask = move |w| if w == last { u32::MAX >> 1 } else { u32::MAX };
-        let word = move |w: u32| self.buffered.bits32(expected.plus(1 + 32 * w)) & mask(w);
-        let mut len = 0;
-        if !self.buffered.is_empty() {
-            len = (0..self.words_max()).rev().find(|w| word(*w) != 0).map_or(0, |last| last + 1);
-        }
+        let full = self.buffered.capacity() / 32;
+        let mask = move |w| if w + 1 == full { u32::MAX >> 1 } else { u32::MAX };
+        let word = move |w: u32| self.buffered.bits32(first.plus(32 * w)) & mask(w);
         (0..len).map(word)
     }
 }

@@ -586,8 +586,14 @@ impl SentLog {
             1..64 => bits & ((1 << room) - 1),
             _ => bits,
         };
-        self.lost.remove_bits(first, bits);
+        // A SACK repeats the bits of the SACKs before it. No acknowledged PSN is marked lost.
         let newly = bits & !self.acked.bits(first);
+        if newly == 0 {
+            return;
+        }
+        if !self.lost.is_empty() {
+            self.lost.remove_bits(first, newly);
+        }
         self.acked.insert_bits(first, newly);
         let mut again =
             if self.retransmitted.is_empty() { 0 } else { newly & self.retransmitted.bits(first) };
