@@ -98,16 +98,11 @@ impl AckPolicy {
         self.due = if has_gap { Due::Sack { trigger: last, duplicate: false } } else { Due::Nothing };
     }
 
-    pub(super) fn on_middles_executed(
-        &mut self,
-        last: Psn,
-        order: &Order,
-        recovery: &ResponderRecovery,
-    ) -> ResponderAction {
+    /// Records that placed requests were executed. `last`: PSN of the highest of them.
+    pub(super) fn on_placed_executed(&mut self, last: Psn, order: &Order, recovery: &ResponderRecovery) {
         if recovery.reports_gap(|| order.has_buffered_or_placed()) {
             self.due = Due::Sack { trigger: last, duplicate: false };
         }
-        ResponderAction::Answer
     }
 
     pub(super) fn on_refused(&mut self, code: NakCode) {

@@ -180,8 +180,11 @@ impl Responder {
             if self.has_reads && self.pass_early_reads(store) {
                 continue;
             }
-            let action =
-                if self.order.has_placed() { self.on_placed(rx, store) } else { self.on_buffered(rx, store) };
+            let action = if self.order.has_placed(self.order.expected()) {
+                self.on_placed(rx, store)
+            } else {
+                self.on_buffered(rx, store)
+            };
             if let fatal @ ResponderAction::Fatal(_) = action {
                 return fatal;
             }
@@ -205,22 +208,40 @@ impl Responder {
         true
     }
 
-    /// Executes the placed requests from the expected PSN up to the next PSN that is not placed.
+    /// Executes the placed requests from the expected PSN up to the next PSN that is not placed, or up to the first that
+    /// is refused. The expected PSN advances once, after the last of them. The loop ends, because of the PSNs of a
+    /// window at least one is not placed: the PSN that was missing before.
     fn on_placed(&mut self, rx: &mut RxContext<'_>, store: &mut ReorderStore) -> ResponderAction {
-        while self.order.has_placed() {
-            let middles = self.order.middles(self.inbound.partial());
-            let action = match (middles, self.order.placed()) {
-                (0, Some(placed)) => self.on_expected(&placed, rx, store),
-                // The placed MIDDLE is invalid: no message is in progress, or the message in progress has the other
-                // operation (SEND or WRITE).
-                (0, None) => self.refuse(INVALID, rx, store),
-                (packets, _) => self.on_middles(packets, rx, store),
+        let first = self.order.expected();
+        let mut packets = 0;
+        let refused = loop {
+            let psn = first.plus(packets);
+            let executed = match self.order.placed(psn) {
+                Some(placed) => self.execute(&placed, rx),
+                None if self.order.has_placed(psn) => self.execute_middles(psn, rx),
+                None => break None,
             };
-            if let fatal @ ResponderAction::Fatal(_) = action {
-                return fatal;
+            match executed {
+                Ok(span) => packets += span,
+                Err(refusal) => break Some(refusal),
             }
+        };
+        if packets > 0 {
+            self.accept(packets, store);
+            self.acks.on_placed_executed(first.plus(packets - 1), &self.order, &self.recovery);
         }
-        ResponderAction::Answer
+        refused.map_or(ResponderAction::Answer, |refusal| self.refuse(refusal, rx, store))
+    }
+
+    /// Executes the placed MIDDLEs from `psn` on, of which there is at least one. Returns their number.
+    fn execute_middles(&mut self, psn: Psn, rx: &mut RxContext<'_>) -> Result<u32, Refusal> {
+        let packets = self.order.middles(psn, self.inbound.partial());
+        if packets == 0 {
+            // No message is in progress, or the message in progress has the other operation (SEND or WRITE).
+            return Err(INVALID);
+        }
+        self.inbound.execute_middles(packets, rx)?;
+        Ok(packets)
     }
 
     /// Executes the buffered request of the expected PSN.
@@ -234,20 +255,6 @@ impl Responder {
         };
         let executed = self.execute(&Buffered::new(header, body), rx);
         self.finish(header, executed, rx, store)
-    }
-
-    fn on_middles(
-        &mut self,
-        packets: u32,
-        rx: &mut RxContext<'_>,
-        store: &mut ReorderStore,
-    ) -> ResponderAction {
-        let last = self.order.expected().plus(packets - 1);
-        if let Err(refusal) = self.inbound.execute_middles(packets, rx) {
-            return self.refuse(refusal, rx, store);
-        }
-        self.accept(packets, store);
-        self.acks.on_middles_executed(last, &self.order, &self.recovery)
     }
 
     /// Advances the expected PSN by `span`: 1 for each packet executed; for a READ, the number of its responses.

@@ -143,14 +143,10 @@ impl Order {
         self.has_out_of_order && self.set().is_some_and(|set| set.contains(self.expected()))
     }
 
-    /// Returns whether PSN `psn - 1` is buffered or placed, and PSN `psn + 1` is not.
+    /// Returns whether PSN `psn - 1` is buffered or placed, and PSN `psn + 1` is not. `psn` must be buffered or placed,
+    /// and the expected PSN missing.
     pub(super) fn extends_run(&self, psn: Psn) -> bool {
-        self.is_out_of_order(psn.minus(1)) && !self.is_out_of_order(psn.plus(1))
-    }
-
-    /// Returns whether `psn` is above the expected PSN, and is buffered or placed.
-    fn is_out_of_order(&self, psn: Psn) -> bool {
-        self.set().is_some_and(|set| set.is_buffered(self.expected(), psn))
+        self.set().is_some_and(|set| set.contains(psn.minus(1)) && !set.contains(psn.plus(1)))
     }
 
     pub(super) fn bitmap(&self) -> Option<impl ExactSizeIterator<Item = u32> + '_> {
@@ -225,24 +221,25 @@ impl Order {
     }
 
     #[inline]
-    pub(super) fn has_placed(&self) -> bool {
-        self.placing().is_some_and(|placing| placing.contains(self.expected()))
+    pub(super) fn has_placed(&self, psn: Psn) -> bool {
+        self.placing().is_some_and(|placing| placing.contains(psn))
     }
 
+    /// Returns the placed request of `psn`; `None` if it is a MIDDLE.
     #[inline]
-    pub(super) fn placed(&self) -> Option<Placed> {
-        self.placing()?.get(self.expected())
+    pub(super) fn placed(&self, psn: Psn) -> Option<Placed> {
+        self.placing()?.get(psn)
     }
 
-    /// Returns the number of placed MIDDLEs of the message in progress, from the expected PSN on.
+    /// Returns the number of placed MIDDLEs of the message in progress, from `psn` on.
     #[inline]
-    pub(super) fn middles(&self, partial: Partial) -> u32 {
+    pub(super) fn middles(&self, psn: Psn, partial: Partial) -> u32 {
         let is_write = match partial {
             Partial::None => return 0,
             Partial::Send { .. } => false,
             Partial::Write { .. } => true,
         };
-        self.placing().map_or(0, |placing| placing.middles(self.expected(), is_write))
+        self.placing().map_or(0, |placing| placing.middles(psn, is_write))
     }
 
     pub(super) fn on_expired(&mut self, psn: Psn) {
