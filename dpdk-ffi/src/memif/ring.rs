@@ -18,6 +18,12 @@ use std::sync::atomic::{AtomicU16, Ordering};
 pub(crate) const DESC_NEXT: u16 = 1;
 /// Slots of the largest ring, as a power of two.
 pub(crate) const LOG2_SLOTS_MAX: u8 = 14;
+/// Distance, in slots, from the slot in use to the slot whose buffer is prefetched.
+const PREFETCH_SLOTS: u16 = 8;
+/// Bytes prefetched of a buffer: those of a frame with 64 B of payload. The CPU itself prefetches the rest of a long
+/// frame.
+const PREFETCH_BYTES: usize = 192;
+const CACHE_LINE_BYTES: usize = 64;
 /// Buffers of one frame, at most.
 pub(crate) const PIECES_MAX: usize = 64;
 /// Longest frame, in bytes.
@@ -173,6 +179,33 @@ pub(crate) fn ring_bytes(log2_slots: u8) -> u64 {
     RING_HEADER_BYTES + (DESC_BYTES << log2_slots.min(LOG2_SLOTS_MAX))
 }
 
+/// Starts to load the cache line at `address`, which may be any address, and does not wait for it. No effect on other
+/// CPUs than x86-64.
+#[inline]
+fn prefetch_to_read(address: *mut u8) {
+    #[cfg(target_arch = "x86_64")]
+    // SAFETY: a prefetch reads no value and cannot fault, whatever the address.
+    unsafe {
+        use std::arch::x86_64::{_MM_HINT_T0, _mm_prefetch};
+        _mm_prefetch::<_MM_HINT_T0>(address.cast());
+    }
+    #[cfg(not(target_arch = "x86_64"))]
+    let _ = address;
+}
+
+/// As [`prefetch_to_read`]; also takes the cache line from the other CPUs. `_mm_prefetch` compiles to this instruction
+/// only if the compiler may assume a CPU that has it; a CPU that lacks it executes it as a NOP.
+#[inline]
+fn prefetch_to_write(address: *mut u8) {
+    #[cfg(target_arch = "x86_64")]
+    // SAFETY: as in `prefetch_to_read`.
+    unsafe {
+        std::arch::asm!("prefetchw [{}]", in(reg) address, options(nostack, preserves_flags));
+    }
+    #[cfg(not(target_arch = "x86_64"))]
+    let _ = address;
+}
+
 /// A ring inside of a region.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Ring {
@@ -225,6 +258,22 @@ impl Ring {
             region: u16::from_ne_bytes([r0, r1]),
             length: u32::from_ne_bytes(l),
             offset: u32::from_ne_bytes([o0, o1, o2, o3]),
+        }
+    }
+
+    /// Calls `prefetch` for the first cache lines of the buffer of the slot [`PREFETCH_SLOTS`] after `position`, if this
+    /// slot is among the `available` slots from `position` on. Otherwise each frame would wait until its cache lines
+    /// have moved from the CPU of the peer.
+    #[inline]
+    fn prefetch_ahead(&self, map: &Map, position: u16, available: u16, prefetch: impl Fn(*mut u8)) {
+        if available <= PREFETCH_SLOTS {
+            return;
+        }
+        let desc = self.desc(position.wrapping_add(PREFETCH_SLOTS));
+        if let Some(data) = map.bytes(desc.region, desc.offset, 0) {
+            (0..PREFETCH_BYTES)
+                .step_by(CACHE_LINE_BYTES)
+                .for_each(|offset| prefetch(data.wrapping_add(offset)));
         }
     }
 
@@ -317,6 +366,7 @@ impl RxRing {
         pieces: &mut Pieces,
     ) -> Result<Taken, Violation> {
         (pieces.count, pieces.len_bytes) = (0, 0);
+        self.ring.prefetch_ahead(map, self.position, *available, prefetch_to_read);
         let mut fits = true;
         // Bounded by the slots of the ring.
         while *available > 0 {
@@ -420,6 +470,7 @@ impl TxRing {
         if *available == 0 {
             return Ok(Put::Full);
         }
+        self.ring.prefetch_ahead(map, self.position, *available, prefetch_to_write);
         let mut position = self.position;
         let mut used = 1;
         let mut room = self.room(map, position)?;
@@ -597,6 +648,29 @@ mod tests {
             let mut available = 1;
             let put = TxRing::new(ring, None).put(&map, &mut available, [[0; 0].as_slice()].into_iter());
             assert_eq!(put.is_ok(), inside, "to send: {region} {length} {offset}");
+        }
+    }
+
+    #[test]
+    fn a_buffer_is_checked_when_its_slot_is_used_not_when_it_is_prefetched() {
+        let slots = 2 * PREFETCH_SLOTS;
+        for (region, offset) in [(0xffff, 0), (0, LEN as u32 - 1), (0, LEN as u32), (0, u32::MAX)] {
+            let mut shared = Shared::new();
+            (SLOTS..slots).for_each(|slot| shared.desc(slot, 0, 0, BUFFER as u32, 0));
+            shared.desc(PREFETCH_SLOTS, 0, region, BUFFER as u32, offset);
+            shared.set(HEAD_AT, slots);
+            let map = shared.map();
+            let ring = map.ring(0, 0, 4).unwrap();
+            let (mut rx, mut tx) = (RxRing::new(ring, None), TxRing::new(ring, None));
+            let (mut taken, mut put) = (0, 0);
+            while take(&mut rx, &map).is_ok() {
+                taken += 1;
+            }
+            let mut available = slots;
+            while tx.put(&map, &mut available, [[7; 10].as_slice()].into_iter()) == Ok(Put::Frame) {
+                put += 1;
+            }
+            assert_eq!((taken, put), (PREFETCH_SLOTS, PREFETCH_SLOTS), "{region} {offset}");
         }
     }
 
