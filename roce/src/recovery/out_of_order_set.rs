@@ -93,6 +93,12 @@ mod tests {
         }
         assert!(!buffered.is_new(FIRST, FIRST) && !buffered.is_new(FIRST, FIRST.plus(64)));
         assert_eq!(words(&buffered), [0x8000_0001, 0x4000_0001]);
+        buffered.insert(FIRST);
+        assert_eq!(
+            words(&buffered),
+            [0x8000_0001, 0x4000_0001],
+            "the expected PSN shares the bit above the last"
+        );
         buffered.advance(FIRST, 33);
         assert_eq!(
             buffered.words(FIRST.plus(33)).collect::<Vec<_>>(),
