@@ -8,7 +8,8 @@
 //! to the client   the client offers empty slots and moves head; the server fills them and moves tail
 //! ```
 //!
-//! Soundness rests on three rules. Shared data is read once, into a copy, which is checked and then used. Of
+//! Soundness rests on three rules. Shared data is read once, into a copy, which is checked and then used; that a
+//! descriptor is also read for a prefetch changes nothing, because a prefetch may have any address. Of
 //! the two indices of a ring only the peer's is read; this process's own is held in private memory. Address
 //! and length of a mapped region are private, and constant while the region is mapped.
 
