@@ -180,8 +180,12 @@ impl PsnSet {
         }
     }
 
+    /// Removes `first + i` for each set bit `i` of `bits`.
     #[inline]
     pub(crate) fn remove_bits(&mut self, first: Psn, bits: u64) {
+        if self.is_empty() {
+            return;
+        }
         let bits = bits.rotate_left(first.value() % WORD_BITS);
         for (word, mask) in Self::words_of(first) {
             let word = self.words.at_mut(word);

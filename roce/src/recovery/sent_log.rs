@@ -591,9 +591,7 @@ impl SentLog {
         if newly == 0 {
             return;
         }
-        if !self.lost.is_empty() {
-            self.lost.remove_bits(first, newly);
-        }
+        self.lost.remove_bits(first, newly);
         self.acked.insert_bits(first, newly);
         let mut again =
             if self.retransmitted.is_empty() { 0 } else { newly & self.retransmitted.bits(first) };

@@ -67,8 +67,7 @@ impl AckPolicy {
         order: &Order,
         recovery: &ResponderRecovery,
     ) -> ResponderAction {
-        if recovery.reports_gap(|| order.has_buffered_or_placed()) {
-            self.due = Due::Sack { trigger: request.psn, duplicate: false };
+        if self.report_gap(request.psn, order, recovery) {
             return ResponderAction::Answer;
         }
         if request.info.operation == Operation::ReadRequest {
@@ -94,15 +93,24 @@ impl AckPolicy {
 
     /// Records that early READs count as executed. `last`: first PSN of the highest of them.
     pub(super) fn on_early_reads_executed(&mut self, last: Psn, order: &Order, recovery: &ResponderRecovery) {
-        let has_gap = recovery.reports_gap(|| order.has_buffered_or_placed());
-        self.due = if has_gap { Due::Sack { trigger: last, duplicate: false } } else { Due::Nothing };
+        self.due = Due::Nothing;
+        self.report_gap(last, order, recovery);
     }
 
     /// Records that placed requests were executed. `last`: PSN of the highest of them.
     pub(super) fn on_placed_executed(&mut self, last: Psn, order: &Order, recovery: &ResponderRecovery) {
-        if recovery.reports_gap(|| order.has_buffered_or_placed()) {
-            self.due = Due::Sack { trigger: last, duplicate: false };
+        self.report_gap(last, order, recovery);
+    }
+
+    /// Makes a SACK due that the request of `trigger` elicits, if the recovery scheme reports requests that are still
+    /// buffered or placed after its execution. Returns whether it does.
+    #[inline]
+    fn report_gap(&mut self, trigger: Psn, order: &Order, recovery: &ResponderRecovery) -> bool {
+        let has_gap = recovery.reports_gap(|| order.has_buffered_or_placed());
+        if has_gap {
+            self.due = Due::Sack { trigger, duplicate: false };
         }
+        has_gap
     }
 
     pub(super) fn on_refused(&mut self, code: NakCode) {

@@ -225,7 +225,7 @@ impl Order {
         self.placing().is_some_and(|placing| placing.contains(psn))
     }
 
-    /// Returns the placed request of `psn`; `None` if it is a MIDDLE.
+    /// Returns the placed request of `psn`; `None` if `psn` is not placed, or is a placed MIDDLE.
     #[inline]
     pub(super) fn placed(&self, psn: Psn) -> Option<Placed> {
         self.placing()?.get(psn)
