@@ -104,7 +104,7 @@ fn add_extensions(line: &mut String, packet: &Packet<'_>) {
     }
     if let Some(sacketh) = packet.sacketh() {
         let mark = if sacketh.duplicate { "duplicate" } else { "trigger" };
-        let arrived: u32 = bitmap_words(packet.payload).map(u32::count_ones).sum();
+        let arrived: u32 = bitmap_words(packet.payload).map(u64::count_ones).sum();
         let room = if sacketh.no_room { " no room" } else { "" };
         let _ = write!(line, " {mark} {} out of order {arrived}{room}", sacketh.trigger);
     }

@@ -223,6 +223,7 @@ impl SelectiveRepeat {
             if request.is_read {
                 self.log.on_read_executed(at, count, time);
             } else {
+                self.log.raise_executed_number(at, count);
                 self.log.on_executed(at, count, time);
             }
             at = at.plus(count);
@@ -239,25 +240,31 @@ impl SelectiveRepeat {
         if next == self.log.executed() && self.log.is_acked(next) {
             self.retransmit_discarded(next, bitmap, requests);
         }
+        let has_reads = requests.has_reads();
         for (word, bits) in (0..).zip(bitmap_words(bitmap)) {
-            let first = next.plus(1 + 32 * word);
-            let mut left = bits & !self.log.acked_bits(first) & !self.executed_bits(first);
-            if left != 0 && !requests.has_reads() {
-                self.log.on_sacked(first, left, time);
-                continue;
-            }
-            while left != 0 {
-                let psn = first.plus(left.trailing_zeros());
-                left &= left - 1;
-                match requests.request_at(psn) {
-                    Some(read) if read.is_read => {
-                        self.log.on_read_sacked(psn, read.end().distance_from(psn), time)
-                    }
-                    _ => self.log.on_sacked(psn, 1, time),
-                }
+            let first = next.plus(1 + u64::BITS * word);
+            if has_reads {
+                self.on_sacked_beside_reads(first, bits, requests, time);
+            } else {
+                self.log.on_sacked(first, bits, time);
             }
         }
         self.log.detect_losses(PsnSpace::Request, self.reordering_threshold_pkts)
+    }
+
+    /// Records that request `first + i` is acknowledged for each set bit `i` of `bits`: a READ request with all its PSNs.
+    fn on_sacked_beside_reads(&mut self, first: Psn, bits: u64, requests: &mut impl Requests, time: AckTime) {
+        let mut left = bits & !self.log.acked_bits(first) & !self.executed_bits(first);
+        while left != 0 {
+            let psn = first.plus(left.trailing_zeros());
+            left &= left - 1;
+            match requests.request_at(psn) {
+                Some(read) if read.is_read => {
+                    self.log.on_read_sacked(psn, read.end().distance_from(psn), time)
+                }
+                _ => self.log.on_sacked(psn, 1, time),
+            }
+        }
     }
 
     /// Returns whether all PSNs from `next`, the expected PSN of a SACK, to below [`SentLog::executed`] belong to READ
@@ -295,10 +302,10 @@ impl SelectiveRepeat {
         self.on_executed(end, requests, time);
     }
 
-    /// Returns the executed PSNs among the 32 PSNs from `first` on, as a bitmap.
-    fn executed_bits(&self, first: Psn) -> u32 {
-        let count = self.log.executed().offset_from(first).unwrap_or(0).clamp(0, 32);
-        u32::try_from((1_u64 << count) - 1).unwrap_or(u32::MAX)
+    /// Returns the executed PSNs among the 64 PSNs from `first` on, as a bitmap.
+    fn executed_bits(&self, first: Psn) -> u64 {
+        let executed = self.log.executed().offset_from(first).unwrap_or(0).max(0).unsigned_abs();
+        !u64::MAX.checked_shl(executed).unwrap_or(0)
     }
 
     /// Processes a SACK that reports `next` missing although an earlier SACK acknowledged `next`: the responder reneged
@@ -408,8 +415,8 @@ impl SelectiveRepeat {
 
 fn is_sacked(psn: Psn, next: Psn, bitmap: &[u8]) -> bool {
     let Some(index) = psn.minus(1).index_in(next, WINDOW_PKTS_MAX) else { return false };
-    let word = bitmap_words(bitmap).nth(index as usize / 32);
-    word.is_some_and(|word| word >> (index % 32) & 1 == 1)
+    let word = bitmap_words(bitmap).nth((index / u64::BITS) as usize);
+    word.is_some_and(|word| word >> (index % u64::BITS) & 1 == 1)
 }
 
 #[cfg(test)]

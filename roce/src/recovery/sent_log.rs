@@ -480,7 +480,20 @@ impl SentLog {
         self.shared_end.offset_from(psn).is_some_and(|offset| offset > 0)
     }
 
-    /// Records that the peer executed requests other than READs: acknowledges the `count` PSNs from `first` on.
+    /// Raises `executed_number` to the highest transmission number of the `count` PSNs from `first` on, which belong to
+    /// executed requests. Needed only while the requester has READ requests outstanding: a READ request sent later has
+    /// a higher transmission number.
+    pub(crate) fn raise_executed_number(&mut self, first: Psn, count: u32) {
+        for psn in (0..count.min(self.window_pkts())).map(|i| first.plus(i)) {
+            let number = self.transmissions.at(psn.value()).number;
+            if is_before(self.executed_number, number) {
+                self.executed_number = number;
+            }
+        }
+    }
+
+    /// Records that the peer executed requests other than READs: acknowledges the `count` PSNs from `first` on. While
+    /// READ requests are outstanding, a call of [`SentLog::raise_executed_number`] must precede.
     #[inline]
     pub(crate) fn on_executed(&mut self, first: Psn, count: u32, time: AckTime) {
         self.executed = first.plus(count);
@@ -491,12 +504,6 @@ impl SentLog {
         self.decide_doubtful(first);
         let (last, largest_acked) = (first.plus(count - 1), self.largest_acked[PsnSpace::Request]);
         let is_last_retransmitted = self.is_unacked(last) && self.retransmitted.contains(last);
-        for psn in (0..count).map(|i| first.plus(i)) {
-            let number = self.transmissions.at(psn.value()).number;
-            if is_before(self.executed_number, number) {
-                self.executed_number = number;
-            }
-        }
         let mut done = 0;
         while done < count {
             let step = (count - done).min(u64::BITS);
@@ -570,9 +577,13 @@ impl SentLog {
     }
 
     /// Records that request `first + i` is acknowledged for each set bit `i` of `bits`. Ignores PSNs not sent.
-    pub(crate) fn on_sacked(&mut self, first: Psn, bits: u32, time: AckTime) {
-        self.mark_requests_acked(first, u64::from(bits), time);
-        self.advance();
+    #[inline]
+    pub(crate) fn on_sacked(&mut self, first: Psn, bits: u64, time: AckTime) {
+        // A SACK repeats the bits of the SACKs before it.
+        if bits & !self.acked.bits(first) != 0 {
+            self.mark_requests_acked(first, bits, time);
+            self.advance();
+        }
     }
 
     #[inline]
@@ -586,7 +597,7 @@ impl SentLog {
             1..64 => bits & ((1 << room) - 1),
             _ => bits,
         };
-        // A SACK repeats the bits of the SACKs before it. No acknowledged PSN is marked lost.
+        // No acknowledged PSN is marked lost.
         let newly = bits & !self.acked.bits(first);
         if newly == 0 {
             return;
@@ -644,8 +655,8 @@ impl SentLog {
     }
 
     #[inline]
-    pub(crate) fn acked_bits(&self, first: Psn) -> u32 {
-        self.acked.bits32(first)
+    pub(crate) fn acked_bits(&self, first: Psn) -> u64 {
+        self.acked.bits(first)
     }
 
     /// Advances una over PSNs that are acknowledged and executed. Una does not pass a request that the responder

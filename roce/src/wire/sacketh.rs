@@ -60,11 +60,15 @@ impl SackEth {
     }
 }
 
-/// Iterates over the 32-bit words of the bitmap in `payload`. Ignores bytes after the last whole word, and bytes after
-/// `SackEth::BITMAP_WORDS_MAX` words.
-pub fn bitmap_words(payload: &[u8]) -> impl Iterator<Item = u32> {
-    let words = payload.chunks_exact(4).take(SackEth::BITMAP_WORDS_MAX);
-    words.map(|word| word.try_into().map_or(0, u32::from_be_bytes))
+/// Iterates over the bitmap in `payload`, 64 bits at a time: bit `i` of item `n` is PSN (expected PSN + 1 + 64 `n` + `i`).
+/// Ignores bytes after the last whole word, and bytes after `SackEth::BITMAP_WORDS_MAX` words.
+pub fn bitmap_words(payload: &[u8]) -> impl Iterator<Item = u64> {
+    let (words, _) = payload.as_chunks::<4>();
+    let words = words.get(..SackEth::BITMAP_WORDS_MAX).unwrap_or(words);
+    words.chunks(2).map(|pair| {
+        let word = |at: usize| pair.get(at).map_or(0, |bytes| u64::from(u32::from_be_bytes(*bytes)));
+        word(1) << 32 | word(0)
+    })
 }
 
 #[cfg(test)]
@@ -92,6 +96,8 @@ mod tests {
     #[test]
     fn a_bitmap_is_bounded_and_whole() {
         assert_eq!(bitmap_words(&[0, 0, 1, 2, 9, 9]).collect::<Vec<_>>(), [0x102]);
-        assert_eq!(bitmap_words(&[0; 600]).count(), 128);
+        let three = bitmap_words(&[0, 0, 1, 2, 9, 8, 7, 6, 0x80, 0, 0, 0]);
+        assert_eq!(three.collect::<Vec<_>>(), [0x0908_0706_0000_0102, 0x8000_0000]);
+        assert_eq!(bitmap_words(&[0xFF; 600]).map(u64::count_ones).sum::<u32>(), 128 * 32);
     }
 }

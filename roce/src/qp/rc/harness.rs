@@ -220,7 +220,7 @@ fn text_of(frame: &[u8]) -> String {
         (_, _, Some(SackEth { duplicate, no_room, trigger, .. })) => {
             let words = bitmap_words(packet.payload).enumerate();
             let bits = words
-                .flat_map(|(w, word)| (0..32).filter(move |i| word >> i & 1 == 1).map(move |i| 32 * w + i));
+                .flat_map(|(w, word)| (0..64).filter(move |i| word >> i & 1 == 1).map(move |i| 64 * w + i));
             let above: Vec<_> = bits.map(|bit| (at + 1 + bit as i32).to_string()).collect();
             let duplicate = if duplicate { "=" } else { "" };
             let no_room = if no_room { "!" } else { "" };
