@@ -130,8 +130,8 @@ fn authorize_write<'m, R: Request>(
     let Some(left) = left.filter(|_| total <= MAX_MESSAGE_BYTES) else { return Err(INVALID) };
     // At the first packet, the destination memory of the whole message is checked, so that a message beyond its memory
     // region writes nothing. The destination memory of each payload is checked, too, because the memory region may be
-    // deregistered between two packets.
-    if request.info().starts_message() {
+    // deregistered between two packets. The payload of an ONLY is the whole message.
+    if request.info().starts_message() && (left > 0 || request.payload().is_none()) {
         let whole = memory.open_remote(rx.pd, rkey, va, total, Access::REMOTE_WRITE);
         whole.map_err(|_| NO_ACCESS)?;
     }

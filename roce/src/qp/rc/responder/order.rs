@@ -13,7 +13,7 @@ use crate::qp::request::{Request, RequestHeader, RqOffset};
 use crate::queue::wqe::MAX_MESSAGE_BYTES;
 use crate::recovery::out_of_order_set::OutOfOrderSet;
 use crate::recovery::{ExpectedPsn, Verdict};
-use crate::wire::{Operation, Packet, PrecedingReads, RecvEth, Reth};
+use crate::wire::{Operation, Packet, Position, PrecedingReads, RecvEth, Reth};
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Disposition {
@@ -322,9 +322,9 @@ fn place_in_memory(packet: &Packet<'_>, reth: Reth, offset: u32, rx: &mut RxCont
         return None;
     }
     let open = |va, len| rx.memory.open_remote(rx.pd, rkey, va, len, Access::REMOTE_WRITE).ok();
-    // For a FIRST or ONLY, the memory of the whole message is checked, so that a message beyond its memory region
-    // writes nothing.
-    if packet.info.starts_message() {
+    // For a FIRST, the memory of the whole message is checked, so that a message beyond its memory region writes
+    // nothing.
+    if packet.info.position == Position::First {
         open(va, len_bytes)?;
     }
     open(va.wrapping_add(u64::from(offset)), packet.len_bytes())?.copy_from(packet.payload).ok()
