@@ -93,7 +93,7 @@ fn table() {
         let (sends, receives) = (least(case, Least::send), least(case, Least::receive));
         // The requester sends the payload of a SEND or WRITE and receives that of a READ; the responder does the
         // opposite.
-        let is_read = case == Case::Read64K;
+        let is_read = case.is_read();
         let (least_a, least_b) = if is_read { (receives, sends) } else { (sends, receives) };
         let requester = post + complete;
         println!(

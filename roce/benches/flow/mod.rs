@@ -27,6 +27,8 @@ use roce::wire::{HeaderSpec, HeaderTemplate, Opcode, Packet, PacketSpec, Precedi
 
 /// Data packets of a batch: one receive burst.
 pub(crate) const BATCH_PKTS: u32 = 32;
+/// READs outstanding under selective repeat.
+const READS_MAX: u8 = 2 * BATCH_PKTS as u8;
 /// Number of frame buffers of each port, so small that the buffers stay in the cache.
 const PORT_FRAMES: usize = 2 * BATCH_PKTS as usize;
 const MTU: PathMtu = PathMtu::Mtu4096;
@@ -44,6 +46,7 @@ pub(crate) enum Case {
     Send64,
     Send4K,
     Write64K,
+    Read64,
     Read64K,
 }
 
@@ -55,13 +58,18 @@ impl Case {
             Case::Send64 => "send_64",
             Case::Send4K => "send_4k",
             Case::Write64K => "write_64k",
+            Case::Read64 => "read_64",
             Case::Read64K => "read_64k",
         }
     }
 
+    pub(crate) fn is_read(self) -> bool {
+        matches!(self, Case::Read64 | Case::Read64K)
+    }
+
     fn len_bytes(self) -> u32 {
         match self {
-            Case::Send64 => 64,
+            Case::Send64 | Case::Read64 => 64,
             Case::Send4K => 4096,
             Case::Write64K | Case::Read64K => 64 << 10,
         }
@@ -100,16 +108,21 @@ impl Flow {
 
     fn selective_with(case: Case, placement: Placement) -> Box<Self> {
         let recovery = RecoveryScheme::SelectiveRepeat { window_pkts: 256 };
-        let mut flow = Flow::with(case, &ConnAttr { recovery, placement, ..conn(MTU) });
+        // A batch of READs of one response is outstanding as a whole.
+        let (max_rd_atomic, max_dest_rd_atomic) = (READS_MAX, READS_MAX);
+        let conn = ConnAttr { recovery, placement, max_rd_atomic, max_dest_rd_atomic, ..conn(MTU) };
+        let mut flow = Flow::with(case, &conn);
         // The first loss precedes the measurement, because the first loss allocates the memory of the reorder buffer.
-        if case != Case::Read64K {
-            flow.post_behind_a_loss();
-            (0..3).for_each(|_| {
-                flow.wire_to_completion();
-                flow.retransmit();
-            });
-            while flow.a.poller.pop().is_some() {}
+        if case.is_read() {
+            flow.ask_behind_a_lost_request()
+        } else {
+            flow.post_behind_a_loss()
         }
+        (0..3).for_each(|_| {
+            flow.wire_to_completion();
+            flow.retransmit();
+        });
+        while flow.a.poller.pop().is_some() {}
         flow
     }
 
@@ -154,9 +167,9 @@ impl Flow {
     pub(crate) fn post_to_wire(&mut self) {
         let (remote_addr, rkey) = (self.b.memory.addr(), self.b.rkey);
         let op = match self.case {
-            Case::Send64 | Case::Send4K => SendOp::Send,
             Case::Write64K => SendOp::Write { remote_addr, rkey },
-            Case::Read64K => SendOp::Read { remote_addr, rkey },
+            Case::Read64 | Case::Read64K => SendOp::Read { remote_addr, rkey },
+            Case::Send64 | Case::Send4K => SendOp::Send,
         };
         let sge = self.a.sge(0, self.case.len_bytes());
         (0..self.messages).for_each(|wr_id| self.a.post(wr_id, op, sge));
@@ -171,13 +184,24 @@ impl Flow {
         lose_one(&mut self.b);
     }
 
+    /// Posts a READ of one response, then a batch of READs. The first READ request is lost.
+    pub(crate) fn ask_behind_a_lost_request(&mut self) {
+        self.ask_one_more();
+        lose_one(&mut self.b);
+    }
+
     /// Posts a READ of one response, then a batch of READs. The first response is lost.
-    pub(crate) fn ask_behind_a_loss(&mut self) {
+    pub(crate) fn ask_behind_a_lost_response(&mut self) {
+        self.ask_one_more();
+        self.wire_to_completion();
+        lose_one(&mut self.a);
+    }
+
+    /// Posts a READ of one response, then a batch of READs, and sends all READ requests.
+    fn ask_one_more(&mut self) {
         let (remote_addr, rkey) = (self.b.memory.addr(), self.b.rkey);
         self.a.post(self.messages, SendOp::Read { remote_addr, rkey }, self.a.sge(0, 64));
         self.post_to_wire();
-        self.wire_to_completion();
-        lose_one(&mut self.a);
     }
 
     /// The requester receives the SACK, or the READ responses above the gap, and retransmits.
