@@ -334,3 +334,16 @@ fn responses_acknowledge_packets_and_show_losses() {
     }
     assert!(failed.is_empty(), "{} rows:\n  {}", failed.len(), failed.join("\n  "));
 }
+
+#[test]
+fn executed_psns_are_a_bitmap() {
+    let mut scheme = SelectiveRepeat::new(FIRST, 256);
+    scheme.on_sent(200, Instant::ZERO);
+    let time = AckTime { now: Instant::ZERO, rtt_min_nanos: RTT_MIN_NANOS };
+    scheme.log.on_read_executed(FIRST, 150, time);
+    for (index, bits) in
+        [(0, u64::MAX), (86, u64::MAX), (87, u64::MAX >> 1), (149, 1), (150, 0), (151, 0), (199, 0)]
+    {
+        assert_eq!(scheme.executed_bits(psn(index)), bits, "{index}");
+    }
+}

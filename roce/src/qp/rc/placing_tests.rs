@@ -352,3 +352,14 @@ fn placed_packets_are_checked_when_they_are_executed() {
         }
     }
 }
+
+#[test]
+fn a_placed_write_whose_region_is_deregistered_before_its_execution_is_refused() {
+    let mut bench = bench(SELECTIVE, ROOM);
+    bench.receive(&only(1, 16));
+    assert_eq!(bench.counters.placed_out_of_order, 1);
+    bench.deregister(ALL);
+    bench.receive(&only(0, 0));
+    assert_eq!(bench.transmit_all(), ["X1"]);
+    assert_eq!(bench.counters.resp_remote_access_errors, 1);
+}
