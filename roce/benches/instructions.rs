@@ -97,17 +97,11 @@ fn lost(mut flow: Box<Flow>) -> Box<Flow> {
     flow
 }
 
-fn request_lost(case: Case) -> Box<Flow> {
-    let mut flow = Flow::selective(case);
-    flow.ask_behind_a_lost_request();
-    flow
-}
-
 #[library_benchmark]
 #[bench::send_64(lost(Flow::selective(Case::Send64)))]
 #[bench::send_4k(lost(Flow::selective(Case::Send4K)))]
 #[bench::write_64k(lost(Flow::selective(Case::Write64K)))]
-#[bench::read_64(request_lost(Case::Read64))]
+#[bench::read_64(lost(Flow::selective(Case::Read64)))]
 #[bench::send_64_in_order(lost(Flow::buffering(Case::Send64)))]
 #[bench::send_4k_in_order(lost(Flow::buffering(Case::Send4K)))]
 fn responder_behind_a_loss(mut flow: Box<Flow>) -> Box<Flow> {
@@ -134,7 +128,7 @@ fn requester_repairs_a_loss(mut flow: Box<Flow>) -> Box<Flow> {
 
 fn response_lost(case: Case) -> Box<Flow> {
     let mut flow = Flow::selective(case);
-    flow.ask_behind_a_lost_response();
+    flow.ask_behind_a_loss();
     flow
 }
 

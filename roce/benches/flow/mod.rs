@@ -113,11 +113,7 @@ impl Flow {
         let conn = ConnAttr { recovery, placement, max_rd_atomic, max_dest_rd_atomic, ..conn(MTU) };
         let mut flow = Flow::with(case, &conn);
         // The first loss precedes the measurement, because the first loss allocates the memory of the reorder buffer.
-        if case.is_read() {
-            flow.ask_behind_a_lost_request()
-        } else {
-            flow.post_behind_a_loss()
-        }
+        flow.post_behind_a_loss();
         (0..3).for_each(|_| {
             flow.wire_to_completion();
             flow.retransmit();
@@ -167,40 +163,38 @@ impl Flow {
     pub(crate) fn post_to_wire(&mut self) {
         let (remote_addr, rkey) = (self.b.memory.addr(), self.b.rkey);
         let op = match self.case {
+            Case::Send64 | Case::Send4K => SendOp::Send,
             Case::Write64K => SendOp::Write { remote_addr, rkey },
             Case::Read64 | Case::Read64K => SendOp::Read { remote_addr, rkey },
-            Case::Send64 | Case::Send4K => SendOp::Send,
         };
         let sge = self.a.sge(0, self.case.len_bytes());
         (0..self.messages).for_each(|wr_id| self.a.post(wr_id, op, sge));
         poll_while_busy(&mut self.a, &mut self.nanos);
     }
 
-    /// Posts a WRITE of one packet, then a batch of messages of `self.case`. The packet of the WRITE is lost.
+    /// Posts a WRITE of one packet, or a READ of one response if `self.case` is a READ, then a batch of messages of
+    /// `self.case`. The first packet is lost.
     pub(crate) fn post_behind_a_loss(&mut self) {
-        let (remote_addr, rkey) = (self.b.memory.addr(), self.b.rkey);
-        self.a.post(self.messages, SendOp::Write { remote_addr, rkey }, self.a.sge(0, 64));
-        self.post_to_wire();
-        lose_one(&mut self.b);
-    }
-
-    /// Posts a READ of one response, then a batch of READs. The first READ request is lost.
-    pub(crate) fn ask_behind_a_lost_request(&mut self) {
-        self.ask_one_more();
+        self.post_one_more();
         lose_one(&mut self.b);
     }
 
     /// Posts a READ of one response, then a batch of READs. The first response is lost.
-    pub(crate) fn ask_behind_a_lost_response(&mut self) {
-        self.ask_one_more();
+    pub(crate) fn ask_behind_a_loss(&mut self) {
+        self.post_one_more();
         self.wire_to_completion();
         lose_one(&mut self.a);
     }
 
-    /// Posts a READ of one response, then a batch of READs, and sends all READ requests.
-    fn ask_one_more(&mut self) {
+    /// Posts a WRITE or READ of one packet, then a batch of messages of `self.case`, and sends all their packets.
+    fn post_one_more(&mut self) {
         let (remote_addr, rkey) = (self.b.memory.addr(), self.b.rkey);
-        self.a.post(self.messages, SendOp::Read { remote_addr, rkey }, self.a.sge(0, 64));
+        let op = if self.case.is_read() {
+            SendOp::Read { remote_addr, rkey }
+        } else {
+            SendOp::Write { remote_addr, rkey }
+        };
+        self.a.post(self.messages, op, self.a.sge(0, 64));
         self.post_to_wire();
     }
 

@@ -213,7 +213,7 @@ impl SelectiveRepeat {
             return false;
         }
         if !requests.has_reads() {
-            self.log.on_executed(from, next.distance_from(from), time);
+            self.log.on_executed(from, next.distance_from(from), false, time);
             return true;
         }
         let mut at = from;
@@ -223,8 +223,7 @@ impl SelectiveRepeat {
             if request.is_read {
                 self.log.on_read_executed(at, count, time);
             } else {
-                self.log.raise_executed_number(at, count);
-                self.log.on_executed(at, count, time);
+                self.log.on_executed(at, count, true, time);
             }
             at = at.plus(count);
         }

@@ -480,22 +480,11 @@ impl SentLog {
         self.shared_end.offset_from(psn).is_some_and(|offset| offset > 0)
     }
 
-    /// Raises `executed_number` to the highest transmission number of the `count` PSNs from `first` on, which belong to
-    /// executed requests. Needed only while the requester has READ requests outstanding: a READ request sent later has
-    /// a higher transmission number.
-    pub(crate) fn raise_executed_number(&mut self, first: Psn, count: u32) {
-        for psn in (0..count.min(self.window_pkts())).map(|i| first.plus(i)) {
-            let number = self.transmissions.at(psn.value()).number;
-            if is_before(self.executed_number, number) {
-                self.executed_number = number;
-            }
-        }
-    }
-
-    /// Records that the peer executed requests other than READs: acknowledges the `count` PSNs from `first` on. While
-    /// READ requests are outstanding, a call of [`SentLog::raise_executed_number`] must precede.
+    /// Records that the peer executed requests other than READs: acknowledges the `count` PSNs from `first` on.
+    /// `has_reads`: READ requests are outstanding. Only these need the highest transmission number executed, because
+    /// READ requests sent later have higher transmission numbers.
     #[inline]
-    pub(crate) fn on_executed(&mut self, first: Psn, count: u32, time: AckTime) {
+    pub(crate) fn on_executed(&mut self, first: Psn, count: u32, has_reads: bool, time: AckTime) {
         self.executed = first.plus(count);
         if first == self.una && self.has_no_gap() {
             return self.on_next_acked(PsnSpace::Request, count);
@@ -504,6 +493,9 @@ impl SentLog {
         self.decide_doubtful(first);
         let (last, largest_acked) = (first.plus(count - 1), self.largest_acked[PsnSpace::Request]);
         let is_last_retransmitted = self.is_unacked(last) && self.retransmitted.contains(last);
+        if has_reads {
+            self.raise_executed_number(first, count);
+        }
         let mut done = 0;
         while done < count {
             let step = (count - done).min(u64::BITS);
@@ -518,6 +510,16 @@ impl SentLog {
             self.raise_retransmitted_end(last.plus(2));
         }
         self.advance();
+    }
+
+    /// Raises `executed_number` to the highest transmission number of the `count` PSNs from `first` on.
+    fn raise_executed_number(&mut self, first: Psn, count: u32) {
+        for psn in (0..count).map(|i| first.plus(i)) {
+            let number = self.transmissions.at(psn.value()).number;
+            if is_before(self.executed_number, number) {
+                self.executed_number = number;
+            }
+        }
     }
 
     /// Called when an ACK acknowledges PSNs from `first` on. If the ACK of PSN `first` - 1 was doubtful (elicited by
@@ -579,29 +581,27 @@ impl SentLog {
     /// Records that request `first + i` is acknowledged for each set bit `i` of `bits`. Ignores PSNs not sent.
     #[inline]
     pub(crate) fn on_sacked(&mut self, first: Psn, bits: u64, time: AckTime) {
-        // A SACK repeats the bits of the SACKs before it.
-        if bits & !self.acked.bits(first) != 0 {
-            self.mark_requests_acked(first, bits, time);
-            self.advance();
-        }
+        self.mark_requests_acked(first, bits, time);
+        self.advance();
     }
 
     #[inline]
     fn mark_requests_acked(&mut self, first: Psn, bits: u64, time: AckTime) {
-        let Some(offset) = first.offset_from(self.una) else { return };
-        let below = 0.max(-offset).unsigned_abs();
-        let room = i64::from(self.sent()) - i64::from(0.max(offset));
-        let (first, bits) = (first.plus(below), bits.checked_shr(below).unwrap_or(0));
-        let bits = match room {
-            ..=0 => return,
-            1..64 => bits & ((1 << room) - 1),
-            _ => bits,
-        };
-        // No acknowledged PSN is marked lost.
+        // A SACK repeats the bits of the SACKs before it. The bits of PSNs outside the log are cleared below.
         let newly = bits & !self.acked.bits(first);
         if newly == 0 {
             return;
         }
+        let Some(offset) = first.offset_from(self.una) else { return };
+        let below = 0.max(-offset).unsigned_abs();
+        let room = i64::from(self.sent()) - i64::from(0.max(offset));
+        let (first, newly) = (first.plus(below), newly.checked_shr(below).unwrap_or(0));
+        let newly = match room {
+            ..=0 => return,
+            1..64 => newly & ((1 << room) - 1),
+            _ => newly,
+        };
+        // No acknowledged PSN is marked lost.
         self.lost.remove_bits(first, newly);
         self.acked.insert_bits(first, newly);
         let mut again =

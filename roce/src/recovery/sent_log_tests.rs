@@ -346,8 +346,7 @@ impl Script {
                 continue;
             }
             let end = (at..next).find(|psn| self.is_read(*psn)).unwrap_or(next);
-            self.log.raise_executed_number(self.psn(at), end - at);
-            self.log.on_executed(self.psn(at), end - at, time);
+            self.log.on_executed(self.psn(at), end - at, true, time);
             self.model.ack_below(at, end, now);
             let numbers = self.model.packets[at as usize..end as usize].iter().map(|packet| packet.number);
             self.model.executed_number = self.model.executed_number.max(numbers.max().unwrap_or(0));
