@@ -105,8 +105,8 @@ counters! {
         /// Work requests that failed because the RNR retry count was exceeded.
         retry_rnr_exceeded_err,
         /// Stale responses: responses whose PSN is below una or was never sent, READ responses received already, and
-        /// READ responses with the PSN of a request other than a READ. Most stale responses are dropped before their
-        /// ICRC is computed.
+        /// READ responses with the PSN of a request other than a READ. If the PSN is more than 4,096 below una or was
+        /// never sent, the response is dropped before its ICRC is computed.
         stale_responses,
         /// READ responses with a payload length or an opcode (FIRST, MIDDLE, LAST, ONLY) that is wrong for their PSN,
         /// or with an AETH that is no ACK.

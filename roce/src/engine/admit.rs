@@ -18,7 +18,7 @@ use super::source::SourcePort;
 use crate::counters::DropCounters;
 use crate::id::{Gid, PKey};
 use crate::psn::Psn;
-use crate::wire::{Operation, Packet, Transport};
+use crate::wire::{Packet, Transport};
 
 pub(super) type DropCounter = fn(&mut DropCounters) -> &mut u64;
 
@@ -72,16 +72,13 @@ pub(super) fn admit(qp: &Qp, handles: &AddressHandles, packet: &Packet<'_>) -> A
     if let Service::Rc(rc) = &connection.service
         && !is_request
     {
-        // A response is accepted if its PSN is from una to max_sent, which is one past the highest PSN sent. The PSN
-        // of a SACK is the expected PSN of the responder; this PSN is max_sent if all requests were executed. Responses
-        // with a CE mark are accepted down to `STALE_PSNS` below una, so that the CE mark is counted. READ responses
-        // are accepted down to the same PSN, because they postpone the probe timeout: after a retransmitted READ
-        // request, the peer may send stale READ responses for many round trips, before the peer answers the next READ
-        // request.
+        // A response is accepted if its PSN is from `STALE_PSNS` below una to max_sent, which is one past the highest PSN
+        // sent. The PSN of a SACK is the expected PSN of the responder; this PSN is max_sent if all requests were
+        // executed. A stale response postpones the probe timeout: after a retransmitted READ request, the peer may send
+        // stale READ responses for many round trips, before the peer answers the next READ request. A stale ACK shows
+        // that a probe was spurious, and the CE mark of a stale response is counted.
         let (una, sent) = rc.requester.in_flight();
-        let is_read = packet.info.operation == Operation::ReadResponse;
-        let behind = if is_read || packet.congestion_experienced() { STALE_PSNS } else { 0 };
-        if packet.bth.psn.index_in(una.minus(behind), behind + sent + 1).is_none() {
+        if packet.bth.psn.index_in(una.minus(STALE_PSNS), STALE_PSNS + sent + 1).is_none() {
             return Admission::Stale;
         }
     }

@@ -72,10 +72,9 @@ pub use crate::qp::rc::read_queue::{
 };
 pub use crate::table::QUARANTINE_NUMBERS;
 
-/// A CE mark is counted if the PSN of a request is at most this number of PSNs from the expected PSN, or if the PSN of
-/// a response is at most this number of PSNs below una. A stale READ response at most this number of PSNs below una
-/// postpones the probe timeout. The value is the largest window of selective repeat, so that CE marks on duplicates are
-/// counted.
+/// A CE mark is counted if the PSN of a request is at most this number of PSNs from the expected PSN. A response is
+/// dropped unread if its PSN is more than this number of PSNs below una. The value is the largest window of selective
+/// repeat, so that CE marks on duplicates are counted.
 pub const STALE_PSNS: u32 = WINDOW_PKTS_MAX;
 
 /// Speed assumed for a link that does not report its speed, in bits per second.

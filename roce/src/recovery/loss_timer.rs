@@ -219,8 +219,10 @@ impl LossTimer {
         self.is_adaptive && now.nanos_since(self.last_ack_req_at) >= self.rto.min_nanos()
     }
 
-    /// Records a stale response, which shows that the peer still responds: sets `rearm_at` to `now`.
+    /// Records a stale response, which shows that the peer still responds: sets `rearm_at` to `now`. After a probe, the
+    /// stale response is the second one to the probed packet: the probe was spurious (D-SACK, RFC 3708).
     pub(crate) fn on_stale_response(&mut self, now: Instant) {
+        self.rto.on_spurious();
         self.rearm_at = OptionalInstant::some(now);
     }
 
@@ -254,7 +256,7 @@ impl LossTimer {
             }
             Recovery::GoBackN(_) => None,
             Recovery::SelectiveRepeat(scheme) => {
-                if result.is_spurious && self.rto.has_expired() {
+                if result.is_spurious {
                     self.rto.on_spurious();
                 } else if result.lost_pkts > 0 {
                     self.rto.on_loss();

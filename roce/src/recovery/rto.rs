@@ -14,7 +14,7 @@ const NEVER_NANOS: u64 = u64::MAX;
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct RetransmitTimer {
     /// The local ACK timeout (not the RTO of RFC 6298) in nanoseconds; [`NEVER_NANOS`] if disabled.
-    rto_nanos: u64,
+    timeout_nanos: u64,
     /// None while the timer is disarmed.
     deadline: OptionalInstant,
 }
@@ -22,12 +22,12 @@ pub(crate) struct RetransmitTimer {
 impl RetransmitTimer {
     /// Creates a disarmed timer. The local ACK timeout is 4.096 us * 2^`timeout`, and is disabled if `timeout` is 0.
     pub(crate) fn new(timeout: u8) -> Self {
-        RetransmitTimer { rto_nanos: rto_nanos(timeout), deadline: OptionalInstant::NONE }
+        RetransmitTimer { timeout_nanos: timeout_nanos(timeout), deadline: OptionalInstant::NONE }
     }
 
     /// Changes the local ACK timeout; a deadline that is already set does not change.
     pub(crate) fn set_timeout(&mut self, timeout: u8) {
-        self.rto_nanos = rto_nanos(timeout);
+        self.timeout_nanos = timeout_nanos(timeout);
     }
 
     #[inline]
@@ -44,18 +44,18 @@ impl RetransmitTimer {
 
     /// Arms the timer for `wait_nanos`, but not beyond the end of the local ACK timeout that began at `since`.
     pub(crate) fn restart_for(&mut self, now: Instant, wait_nanos: u64, since: Instant) {
-        let left_nanos = self.rto_nanos.saturating_sub(now.nanos_since(since));
+        let left_nanos = self.timeout_nanos.saturating_sub(now.nanos_since(since));
         self.deadline = OptionalInstant::some(now.plus_nanos(left_nanos.min(wait_nanos)));
     }
 
     pub(crate) fn has_passed(&self, since: Instant, now: Instant) -> bool {
-        now.nanos_since(since) >= self.rto_nanos
+        now.nanos_since(since) >= self.timeout_nanos
     }
 
     /// Arms the timer for the local ACK timeout; if this timeout is disabled, disarms the timer.
     #[inline]
     pub(crate) fn restart(&mut self, now: Instant) {
-        self.deadline = OptionalInstant::some(now.plus_nanos(self.rto_nanos));
+        self.deadline = OptionalInstant::some(now.plus_nanos(self.timeout_nanos));
     }
 
     #[inline]
@@ -72,16 +72,16 @@ impl RetransmitTimer {
     }
 }
 
-/// PTO and RTO of a requester, computed from measured round trips (RFC 6298, section 2), with the two lower bounds of
+/// PTO of a requester, computed from measured round trips (RFC 6298, section 2), and RTO, one of the two timeouts of
 /// IRN (SIGCOMM'18, section 3.1). Each probe (RFC 8985, section 7) doubles the PTO (RFC 9002, section 6.2).
 ///
 /// ```text
 ///   progress -- PTO --> probe -- 2 PTO --> probe -- 4 PTO --> probe ..
-///   bound = RTO_LOW_NANOS with up to RTO_LOW_PKTS in flight, otherwise RTO_HIGH_NANOS
-///   PTO   = 2 srtt + 4 rttvar, at least probe_min;   before the first round-trip sample: at least bound,
-///           and from the fourth expiry on quadrupled instead of doubled
-///   probe_min = 10 us, doubled up to 100 us by each spurious probe, 10 us again after a detected loss
-///   RTO   = srtt + 4 rttvar, at least bound;     before the first round-trip sample: at least 1 ms
+///   PTO = 2 srtt + 4 rttvar, at least PROBE_MIN_NANOS, doubled by each spurious probe since the last loss;
+///         before the first round-trip sample: at least RTO_LOW_NANOS or RTO_HIGH_NANOS, and from the fourth expiry on
+///         quadrupled instead of doubled
+///   RTO = RTO_LOW_NANOS with up to RTO_LOW_PKTS in flight, otherwise RTO_HIGH_NANOS;
+///         before the first round-trip sample: FIRST_RTO_NANOS
 ///   from the second probe on, a probe after a wait of RTO or more is reported to congestion control as a loss
 /// ```
 /// After [`EXPIRIES_UNMEASURED_MAX`] probe timeouts without a round-trip sample of a timed packet
@@ -107,16 +107,18 @@ pub(crate) struct AdaptiveRto {
     unmeasured: u8,
     /// Number of probe timeouts that expired since a packet was last acknowledged.
     expiries: u8,
-    /// Lower bound of the PTO, in microseconds.
-    probe_min_micros: u8,
+    /// Number of probes since the last round-trip sample of a timed packet that did not prove spurious so far.
+    probes: u8,
+    /// Number of spurious probes for which the PTO is doubled, at most [`SPURIOUS_MAX`].
+    spurious: u8,
 }
 
 /// RTO before the first round-trip sample, in nanoseconds: long, because the round trip is unknown.
 const FIRST_RTO_NANOS: u64 = 1_000_000;
-/// Smallest lower bound of the PTO, in microseconds: the precision with which timers expire.
-const PROBE_MIN_MICROS: u8 = 10;
-/// Largest lower bound of the PTO, in microseconds: the time that a peer may need to wake up before it responds.
-const PROBE_MIN_MICROS_MAX: u8 = 100;
+/// Lower bound of the PTO, in nanoseconds: the precision with which timers expire.
+const PROBE_MIN_NANOS: u64 = 10_000;
+/// Largest number of times that spurious probes double the PTO.
+const SPURIOUS_MAX: u8 = 4;
 /// IRN's RTO_low: lower bound of the RTO with at most [`RTO_LOW_PKTS`] packets in flight, in nanoseconds.
 const RTO_LOW_NANOS: u64 = 100_000;
 /// IRN's RTO_high: lower bound of the RTO with more than [`RTO_LOW_PKTS`] packets in flight, in nanoseconds.
@@ -143,38 +145,33 @@ impl Default for AdaptiveRto {
             backoff: 0,
             unmeasured: 0,
             expiries: 0,
-            probe_min_micros: PROBE_MIN_MICROS,
+            probes: 0,
+            spurious: 0,
         }
     }
 }
 
 impl AdaptiveRto {
-    /// Returns whether a probe timeout expired since the last round-trip sample of a timed packet (`timed_psn`, the
-    /// packet whose round trip is being measured).
-    #[inline]
-    pub(crate) fn has_expired(&self) -> bool {
-        self.unmeasured > 0
-    }
-
-    /// Records that a probe was spurious: doubles the lower bound of the PTO, because the peer may have slept.
+    /// Records that a retransmission was spurious. If it may have been a probe, doubles the PTO until a loss, because the
+    /// peer, asleep or busy, may respond as late again. Karn's algorithm leaves this late response out of `srtt`.
     #[cold]
     pub(crate) fn on_spurious(&mut self) {
-        self.probe_min_micros = self.probe_min_micros.saturating_mul(2).min(PROBE_MIN_MICROS_MAX);
-    }
-
-    /// Records that a response showed a loss: resets the lower bound of the PTO, so that the next loss at the end of a
-    /// message is repaired soon. An upper bound of the round trip ([`AdaptiveRto::on_first_progress`]) becomes void,
-    /// because it may include waits for lost packets.
-    #[inline]
-    pub(crate) fn on_loss(&mut self) {
-        self.probe_min_micros = PROBE_MIN_MICROS;
-        if !self.has_sample() {
-            self.srtt_nanos = 0;
+        if self.probes > 0 {
+            self.probes -= 1;
+            // Before the first sample the time to the first ACK bounds the PTO (`on_first_progress`).
+            self.spurious = (self.spurious + u8::from(self.has_sample())).min(SPURIOUS_MAX);
         }
     }
 
-    fn probe_min_nanos(&self) -> u64 {
-        u64::from(self.probe_min_micros) * 1_000
+    /// Records a loss: ends the doubling for spurious probes, so that the next loss at the end of a message is repaired
+    /// soon. An upper bound of the round trip ([`AdaptiveRto::on_first_progress`]) becomes void, because it may include
+    /// waits for lost packets.
+    #[inline]
+    pub(crate) fn on_loss(&mut self) {
+        self.spurious = 0;
+        if !self.has_sample() {
+            self.srtt_nanos = 0;
+        }
     }
 
     /// Starts to measure the round trip of `psn`, sent for the first time, unless another round trip is being measured.
@@ -204,7 +201,11 @@ impl AdaptiveRto {
 
     /// Records the round trip of a packet that was sent once, in nanoseconds. Ends the backoff.
     pub(crate) fn on_unambiguous_sample(&mut self, rtt: u64) {
-        (self.backoff, self.unmeasured) = (0, 0);
+        if self.probes > 0 {
+            // No duplicate ACK preceded this sample: the probe repaired a loss.
+            self.spurious = 0;
+        }
+        (self.backoff, self.unmeasured, self.probes) = (0, 0, 0);
         self.on_sample(rtt);
     }
 
@@ -271,26 +272,27 @@ impl AdaptiveRto {
         }
     }
 
-    /// Returns the time to wait before the next probe, in nanoseconds: the PTO after `backoff` expiries.
+    /// Returns the time to wait before the next probe, in nanoseconds: the PTO after `backoff` expiries and `spurious`
+    /// spurious probes.
     /// `in_flight_pkts` selects the PTO before the first round-trip sample.
     pub(crate) fn wait_nanos(&self, in_flight_pkts: u32) -> u64 {
         // The PTO is computed from `srtt`: if packets wait in a standing queue, a PTO computed from the shortest round
         // trip would expire before the ACK arrives (RFC 8985, section 7.2).
         let (mut pto_nanos, mut doublings) = (2 * self.srtt_nanos + 4 * self.rttvar_nanos, self.backoff);
         if !self.has_sample() {
-            pto_nanos = pto_nanos.max(floor_nanos(in_flight_pkts));
+            pto_nanos = pto_nanos.max(rto_nanos(in_flight_pkts));
             doublings = doublings.saturating_add(doublings.saturating_sub(EXPIRIES_FIRST_MAX));
         }
-        pto_nanos.max(self.probe_min_nanos()) << doublings.min(BACKOFF_MAX)
+        pto_nanos.max(PROBE_MIN_NANOS) << doublings.saturating_add(self.spurious).min(BACKOFF_MAX)
     }
 
     pub(crate) fn on_expired(&mut self, in_flight_pkts: u32) -> Expiry {
         let waited_nanos = self.wait_nanos(in_flight_pkts);
-        let floor_nanos = if self.has_sample() { floor_nanos(in_flight_pkts) } else { FIRST_RTO_NANOS };
-        let rto_nanos = (self.srtt_nanos + 4 * self.rttvar_nanos).max(floor_nanos);
+        let rto_nanos = if self.has_sample() { rto_nanos(in_flight_pkts) } else { FIRST_RTO_NANOS };
         self.expiries = self.expiries.saturating_add(1);
         self.backoff = self.backoff.saturating_add(1);
         self.unmeasured = self.unmeasured.saturating_add(1);
+        self.probes = self.probes.saturating_add(1);
         match self.expiries {
             1 => Expiry::TailLossProbe,
             _ if waited_nanos < rto_nanos => Expiry::Pto,
@@ -312,11 +314,11 @@ pub(crate) enum Expiry {
     Rto,
 }
 
-fn floor_nanos(in_flight_pkts: u32) -> u64 {
+fn rto_nanos(in_flight_pkts: u32) -> u64 {
     if in_flight_pkts <= RTO_LOW_PKTS { RTO_LOW_NANOS } else { RTO_HIGH_NANOS }
 }
 
-fn rto_nanos(timeout: u8) -> u64 {
+fn timeout_nanos(timeout: u8) -> u64 {
     if timeout == 0 { NEVER_NANOS } else { TIMEOUT_UNIT_NANOS << (timeout & 0x1F) }
 }
 
@@ -412,16 +414,31 @@ mod tests {
     }
 
     #[test]
-    fn spurious_retransmissions_delay_the_next_probe_until_a_loss() {
+    fn spurious_probes_double_the_timeout_until_a_loss() {
+        let expire_and_prove_spurious = |rto: &mut AdaptiveRto| {
+            let wait_nanos = rto.wait_nanos(4);
+            rto.on_expired(4);
+            rto.on_progress();
+            rto.on_spurious();
+            rto.on_spurious(); // There was one probe only.
+            wait_nanos
+        };
+        let doubled = [10_000, 20_000, 40_000, 80_000, 160_000, 160_000, 160_000];
         let mut rto = AdaptiveRto::default();
         rto.on_sample(1_000);
-        let waits = [0; 7].map(|_| {
-            let wait_nanos = rto.wait_nanos(4);
-            rto.on_spurious();
-            wait_nanos
-        });
-        assert_eq!(waits, [10_000, 20_000, 40_000, 80_000, 100_000, 100_000, 100_000]);
+        assert_eq!([0; 7].map(|_| expire_and_prove_spurious(&mut rto)), doubled);
+        rto.on_unambiguous_sample(1_000);
+        assert_eq!(rto.wait_nanos(4), 160_000, "a sample is no loss");
         rto.on_loss();
         assert_eq!(rto.wait_nanos(4), 10_000);
+        expire_and_prove_spurious(&mut rto);
+        rto.on_expired(4);
+        rto.on_unambiguous_sample(1_000);
+        assert_eq!(rto.wait_nanos(4), 10_000, "the second probe repaired a loss");
+        let mut unmeasured = AdaptiveRto::default();
+        expire_and_prove_spurious(&mut unmeasured);
+        unmeasured.on_sample(1_000);
+        unmeasured.on_spurious();
+        assert_eq!(unmeasured.wait_nanos(4), 10_000, "the only probe preceded the first sample");
     }
 }

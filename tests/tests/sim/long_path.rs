@@ -1,7 +1,8 @@
-//! Paths of 1 us to 100 ms without loss: a requester retransmits a few packets spuriously before its first round-trip
-//! sample, and none after that sample.
+//! Paths without loss. If the round trip is constant, from 2 us to 200 ms, a requester retransmits a few packets
+//! spuriously before its first round-trip sample, and none after that sample. If some responses are late, the requester
+//! retransmits a few packets until its probe timeout exceeds their delay.
 
-use netsim::LinkConfig;
+use netsim::{Impairment, LinkConfig, LinkId, Tape, TapeEntry};
 use roce::congestion::CongestionScheme;
 use roce::qp::{ConnAttr, PathMtu};
 use roce::queue::WcStatus;
@@ -26,6 +27,12 @@ const IMPROVED_PROBES_MAX: u64 = PROBES_MAX + 1;
 /// backoff, and 5 until the wait exceeds the longest round trip.
 const SELECTIVE_PROBES_MAX: u64 = 8 + 5;
 
+/// One in this number of responses is late.
+const LATE_EVERY: u64 = 10;
+const LATE_NANOS: u64 = 60_000;
+/// The probe timeout is 10 us after a first sample of 2 us. Each spurious probe doubles it, until it exceeds the 60 us.
+const LATE_PROBES: u64 = 3;
+
 const SELECTIVE: RecoveryScheme = RecoveryScheme::SelectiveRepeat { window_pkts: 1024 };
 /// Schemes of requester and responder.
 const SCHEMES: [(RecoveryScheme, RecoveryScheme); 4] = [
@@ -35,15 +42,8 @@ const SCHEMES: [(RecoveryScheme, RecoveryScheme); 4] = [
     (SELECTIVE, SELECTIVE),
 ];
 
-/// Returns the number of packets that the requester and the responder sent, and the time until all messages completed,
-/// in nanoseconds.
-fn run(
-    op: Op,
-    len_bytes: u32,
-    depth: u32,
-    delay_nanos: u64,
-    schemes: (RecoveryScheme, RecoveryScheme),
-) -> [u64; 3] {
+/// A pair whose path has a propagation of `delay_nanos` each way.
+fn pair(delay_nanos: u64, schemes: (RecoveryScheme, RecoveryScheme)) -> Pair {
     let conn = ConnAttr {
         path_mtu: PATH_MTU,
         congestion: Some(CongestionScheme::Window { window_pkts: 256 }),
@@ -53,7 +53,7 @@ fn run(
         recovery: schemes.0,
         ..conn()
     };
-    let mut pair = Pair::new(&PairConfig {
+    Pair::new(&PairConfig {
         link: LinkConfig {
             rate_bits_per_sec: 100_000_000_000,
             propagation_nanos: delay_nanos,
@@ -61,17 +61,22 @@ fn run(
         },
         peer_recovery: Some(schemes.1),
         ..PairConfig::of(conn)
-    });
+    })
+}
+
+/// Transfers `messages` messages. Returns the number of packets that the requester and the responder sent, and the time
+/// until all messages completed, in nanoseconds.
+fn run(pair: &mut Pair, op: Op, len_bytes: u32, depth: u32, messages: u32) -> [u64; 3] {
     let start_nanos = pair.world.now_nanos();
     let before = [0, 1].map(|link| pair.left(link));
-    for number in 0..MESSAGES {
+    for number in 0..messages {
         if op == Op::Send {
             pair.post_recv(1, u64::from(number), len_bytes);
         }
         pair.post_send(0, u64::from(number), op, len_bytes);
         pair.run_until_completions(0, (number + 1).saturating_sub(depth - 1) as usize);
     }
-    pair.run_until_completions(0, MESSAGES as usize);
+    pair.run_until_completions(0, messages as usize);
     let nanos = pair.world.now_nanos() - start_nanos;
     pair.settle();
     assert!(pair.ends[0].sent.iter().all(|done| done.status == WcStatus::Success));
@@ -105,7 +110,8 @@ fn nothing_lost_is_nothing_retransmitted() {
                         continue;
                     }
                     for schemes in SCHEMES {
-                        let [requests, responses, nanos] = run(op, len_bytes, depth, delay_nanos, schemes);
+                        let mut pair = pair(delay_nanos, schemes);
+                        let [requests, responses, nanos] = run(&mut pair, op, len_bytes, depth, MESSAGES);
                         let data = if op == Op::Read { responses } else { requests };
                         let again = data.saturating_sub(packets);
                         if again > retransmitted_max(op, message_pkts, schemes.0) {
@@ -124,4 +130,24 @@ fn nothing_lost_is_nothing_retransmitted() {
         }
     }
     assert!(wrong.is_empty(), "{} rows:\n{}", wrong.len(), wrong.join("\n"));
+}
+
+/// Each message is sent after the responses to all transmissions of the previous one, as in a test of latency with Linux's
+/// rxe, which acknowledges each transmission.
+#[test]
+fn late_responses_are_probed_a_few_times_only() {
+    let late = Impairment::Delay { nanos: LATE_NANOS };
+    let entry = |n| TapeEntry { link: LinkId(1), frame: n * LATE_EVERY, impairment: late };
+    let tape = Tape((1..40).map(entry).collect());
+    for (op, schemes) in [Op::Send, Op::Write, Op::Read].into_iter().flat_map(|op| SCHEMES.map(|s| (op, s))) {
+        if (op, schemes.0) == (Op::Read, SELECTIVE) {
+            // A READ response that is received twice does not double the probe timeout.
+            continue;
+        }
+        let mut pair = pair(1_000, schemes);
+        pair.set_tape(&tape);
+        let retransmitted: u64 = (0..400).map(|_| run(&mut pair, op, 64, 1, 1)[0] - 1).sum();
+        let expected = if schemes.0 == RecoveryScheme::GoBackN { 0 } else { LATE_PROBES };
+        assert_eq!(retransmitted, expected, "{op:?}, {} with {}", schemes.0, schemes.1);
+    }
 }
