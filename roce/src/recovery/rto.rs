@@ -107,7 +107,7 @@ pub(crate) struct AdaptiveRto {
     unmeasured: u8,
     /// Number of probe timeouts that expired since a packet was last acknowledged.
     expiries: u8,
-    /// Number of probes since the last round-trip sample of a timed packet that did not prove spurious so far.
+    /// Number of probes since the last round-trip sample of a timed packet that have not proved spurious.
     probes: u8,
     /// Number of spurious probes for which the PTO is doubled, at most [`SPURIOUS_MAX`].
     spurious: u8,
@@ -119,11 +119,11 @@ const FIRST_RTO_NANOS: u64 = 1_000_000;
 const PROBE_MIN_NANOS: u64 = 10_000;
 /// Largest number of times that spurious probes double the PTO.
 const SPURIOUS_MAX: u8 = 4;
-/// IRN's RTO_low: lower bound of the RTO with at most [`RTO_LOW_PKTS`] packets in flight, in nanoseconds.
+/// IRN's RTO_low: the RTO with at most [`RTO_LOW_PKTS`] packets in flight, in nanoseconds.
 const RTO_LOW_NANOS: u64 = 100_000;
-/// IRN's RTO_high: lower bound of the RTO with more than [`RTO_LOW_PKTS`] packets in flight, in nanoseconds.
+/// IRN's RTO_high: the RTO with more than [`RTO_LOW_PKTS`] packets in flight, in nanoseconds.
 const RTO_HIGH_NANOS: u64 = 320_000;
-/// Largest number of packets in flight at which [`RTO_LOW_NANOS`] is the lower bound of the RTO.
+/// Largest number of packets in flight at which the RTO is [`RTO_LOW_NANOS`].
 const RTO_LOW_PKTS: u32 = 3;
 /// After this number of probe timeouts without a round-trip sample of a timed packet (`timed_psn`, the packet whose
 /// round trip is being measured), only such a sample, a PSN sequence error or a SACK ends the backoff of the PTO.
@@ -153,7 +153,7 @@ impl Default for AdaptiveRto {
 
 impl AdaptiveRto {
     /// Records that a retransmission was spurious. If it may have been a probe, doubles the PTO until a loss, because the
-    /// peer, asleep or busy, may respond as late again. Karn's algorithm leaves this late response out of `srtt`.
+    /// peer, asleep or busy, may respond as late again, and `srtt` does not include the late response (Karn's algorithm).
     #[cold]
     pub(crate) fn on_spurious(&mut self) {
         if self.probes > 0 {
@@ -202,7 +202,7 @@ impl AdaptiveRto {
     /// Records the round trip of a packet that was sent once, in nanoseconds. Ends the backoff.
     pub(crate) fn on_unambiguous_sample(&mut self, rtt: u64) {
         if self.probes > 0 {
-            // No duplicate ACK preceded this sample: the probe repaired a loss.
+            // A second response would have preceded this sample: the probe repaired a loss.
             self.spurious = 0;
         }
         (self.backoff, self.unmeasured, self.probes) = (0, 0, 0);
