@@ -9,7 +9,7 @@ mod common;
 use common::forge::Forged;
 use common::{End, FIRST_PSN, pair, pair_of, settle};
 use roce::engine::SourceChecks;
-use roce::engine::limits::{RETRANSMIT_BURST_PKTS, RETRANSMIT_PKTS_MIN, RETRANSMITS_PER_READ};
+use roce::engine::limits::{RETRANSMIT_BURST_PKTS, RETRANSMIT_PKTS_MIN, RETRANSMITS_PER_READ, STALE_PSNS};
 use roce::id::{Gid, Mac, PKey, Qpn};
 use roce::psn::Psn;
 use roce::qp::{PathMtu, QpState};
@@ -205,12 +205,27 @@ fn junk_is_dropped_by_its_headers_before_its_icrc_is_computed() {
         assert_eq!(dropped(&b, name), 1, "{name}: {:?}", b.engine.drop_counters());
     }
     assert_eq!(b.engine.drop_counters().total(), wrong.len() as u64);
-    // A stale response is dropped before its ICRC is computed.
-    let stale = b.engine.counters().stale_responses;
-    Forged { opcode: Opcode::RC_ACKNOWLEDGE, payload_len: 0, psn: FIRST_PSN.plus(77), ..right }
-        .send_from(&mut a);
-    b.poll(1001);
-    assert_eq!((b.engine.counters().stale_responses - stale, dropped(&b, "rx_icrc_errors")), (1, 1));
+}
+
+/// `b` has sent nothing: una and max_sent are `FIRST_PSN`.
+#[test]
+fn responses_far_below_una_are_dropped_before_their_icrc_is_computed() {
+    let (mut a, mut b) = connected();
+    let ack =
+        Forged { sound: false, payload_len: 0, ..Forged::to(&b, &a, Opcode::RC_ACKNOWLEDGE, FIRST_PSN) };
+    for (psn, is_stale) in [
+        (FIRST_PSN.minus(STALE_PSNS + 1), true),
+        (FIRST_PSN.minus(STALE_PSNS), false),
+        (FIRST_PSN, false),
+        (FIRST_PSN.plus(1), true),
+    ] {
+        let before = [b.engine.counters().stale_responses, dropped(&b, "rx_icrc_errors")];
+        Forged { psn, ..ack }.send_from(&mut a);
+        b.poll(1000);
+        let after = [b.engine.counters().stale_responses, dropped(&b, "rx_icrc_errors")];
+        let expected = [before[0] + u64::from(is_stale), before[1] + u64::from(!is_stale)];
+        assert_eq!(after, expected, "{psn}");
+    }
 }
 
 #[test]

@@ -435,6 +435,8 @@ mod tests {
         rto.on_expired(4);
         rto.on_unambiguous_sample(1_000);
         assert_eq!(rto.wait_nanos(4), 10_000, "the second probe repaired a loss");
+        rto.on_spurious();
+        assert_eq!(rto.wait_nanos(4), 10_000, "no probe since the sample");
         let mut unmeasured = AdaptiveRto::default();
         expire_and_prove_spurious(&mut unmeasured);
         unmeasured.on_sample(1_000);
