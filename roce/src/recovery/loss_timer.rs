@@ -80,9 +80,6 @@ enum Probe {
     },
 }
 
-// The state that a SEND needs fills whole cache lines: 8 more bytes would add a cache line to each message.
-const _: () = assert!(size_of::<Probe>() == 16);
-
 /// Loss timer of a requester: expires at the probe timeout or at the local ACK timeout, whichever is first; under
 /// go-back-N, at the local ACK timeout only.
 #[derive(Clone, Copy, Debug)]
@@ -110,6 +107,9 @@ pub(crate) struct LossTimer {
     /// `Probe::None` except under improved go-back-N.
     probe: Probe,
 }
+
+// The state that a SEND needs fills whole cache lines: 8 more bytes would add a cache line to each message.
+const _: () = assert!(size_of::<LossTimer>() == 104);
 
 impl LossTimer {
     /// Creates a stopped timer; the local ACK timeout is 4.096 us * 2^`timeout`.
@@ -258,7 +258,8 @@ impl LossTimer {
             Recovery::SelectiveRepeat(scheme) => {
                 if result.is_spurious {
                     self.rto.on_spurious();
-                } else if result.lost_pkts > 0 {
+                }
+                if result.lost_pkts > 0 {
                     self.rto.on_loss();
                 }
                 let log = scheme.log();

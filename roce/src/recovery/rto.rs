@@ -113,9 +113,6 @@ pub(crate) struct AdaptiveRto {
     spurious: u8,
 }
 
-// The state that a SEND needs fills whole cache lines: 8 more bytes would add a cache line to each message.
-const _: () = assert!(size_of::<AdaptiveRto>() == 40);
-
 /// RTO before the first round-trip sample, in nanoseconds: long, because the round trip is unknown.
 const FIRST_RTO_NANOS: u64 = 1_000_000;
 /// Lower bound of the PTO, in nanoseconds: the precision with which timers expire.
@@ -277,8 +274,7 @@ impl AdaptiveRto {
     }
 
     /// Returns the time to wait before the next probe, in nanoseconds: the PTO after `backoff` expiries and `spurious`
-    /// spurious probes.
-    /// `in_flight_pkts` selects the PTO before the first round-trip sample.
+    /// spurious probes. `in_flight_pkts` selects the PTO before the first round-trip sample.
     pub(crate) fn wait_nanos(&self, in_flight_pkts: u32) -> u64 {
         // The PTO is computed from `srtt`: if packets wait in a standing queue, a PTO computed from the shortest round
         // trip would expire before the ACK arrives (RFC 8985, section 7.2).
