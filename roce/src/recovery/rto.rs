@@ -73,11 +73,12 @@ impl RetransmitTimer {
 }
 
 /// PTO of a requester, computed from measured round trips (RFC 6298, section 2), and RTO, one of the two timeouts of
-/// IRN (SIGCOMM'18, section 3.1). Each probe (RFC 8985, section 7) doubles the PTO (RFC 9002, section 6.2).
+/// IRN (SIGCOMM'18, section 3.1). The PTO is the longer of that of RFC 8985, section 7.2, and that of RFC 9002, section
+/// 6.2; each probe doubles it.
 ///
 /// ```text
 ///   progress -- PTO --> probe -- 2 PTO --> probe -- 4 PTO --> probe ..
-///   PTO = 2 srtt + 4 rttvar, at least PROBE_MIN_NANOS, doubled by each spurious probe since the last loss;
+///   PTO = srtt + max(srtt, 4 rttvar), at least PROBE_MIN_NANOS, quadrupled by each spurious probe since the last loss;
 ///         before the first round-trip sample: at least RTO_LOW_NANOS or RTO_HIGH_NANOS, and from the fourth expiry on
 ///         quadrupled instead of doubled
 ///   RTO = RTO_LOW_NANOS with up to RTO_LOW_PKTS in flight, otherwise RTO_HIGH_NANOS;
@@ -109,7 +110,7 @@ pub(crate) struct AdaptiveRto {
     expiries: u8,
     /// Number of probes since the last round-trip sample of a timed packet that have not proved spurious.
     probes: u8,
-    /// Number of spurious probes for which the PTO is doubled, at most [`SPURIOUS_MAX`].
+    /// Number of spurious probes for which the PTO is quadrupled, at most [`SPURIOUS_MAX`].
     spurious: u8,
 }
 
@@ -117,8 +118,8 @@ pub(crate) struct AdaptiveRto {
 const FIRST_RTO_NANOS: u64 = 1_000_000;
 /// Lower bound of the PTO, in nanoseconds: the precision with which timers expire.
 const PROBE_MIN_NANOS: u64 = 10_000;
-/// Largest number of times that spurious probes double the PTO.
-const SPURIOUS_MAX: u8 = 4;
+/// Largest number of times that spurious probes quadruple the PTO.
+const SPURIOUS_MAX: u8 = 2;
 /// IRN's RTO_low: the RTO with at most [`RTO_LOW_PKTS`] packets in flight, in nanoseconds.
 const RTO_LOW_NANOS: u64 = 100_000;
 /// IRN's RTO_high: the RTO with more than [`RTO_LOW_PKTS`] packets in flight, in nanoseconds.
@@ -152,8 +153,9 @@ impl Default for AdaptiveRto {
 }
 
 impl AdaptiveRto {
-    /// Records that a retransmission was spurious. If it may have been a probe, doubles the PTO until a loss, because the
-    /// peer, asleep or busy, may respond as late again, and `srtt` does not include the late response (Karn's algorithm).
+    /// Records that a retransmission was spurious. If it may have been a probe, quadruples the PTO until a loss, because
+    /// the peer, asleep or busy, may respond as late again, and `srtt` does not include the late response (Karn's
+    /// algorithm).
     #[cold]
     pub(crate) fn on_spurious(&mut self) {
         if self.probes > 0 {
@@ -163,7 +165,7 @@ impl AdaptiveRto {
         }
     }
 
-    /// Records a loss: ends the doubling for spurious probes, so that the next loss at the end of a message is repaired
+    /// Records a loss: ends the quadrupling for spurious probes, so that the next loss at the end of a message is repaired
     /// soon. An upper bound of the round trip ([`AdaptiveRto::on_first_progress`]) becomes void, because it may include
     /// waits for lost packets.
     #[inline]
@@ -278,12 +280,13 @@ impl AdaptiveRto {
     pub(crate) fn wait_nanos(&self, in_flight_pkts: u32) -> u64 {
         // The PTO is computed from `srtt`: if packets wait in a standing queue, a PTO computed from the shortest round
         // trip would expire before the ACK arrives (RFC 8985, section 7.2).
-        let (mut pto_nanos, mut doublings) = (2 * self.srtt_nanos + 4 * self.rttvar_nanos, self.backoff);
+        let mut pto_nanos = self.srtt_nanos + self.srtt_nanos.max(4 * self.rttvar_nanos);
+        let mut doublings = self.backoff.saturating_add(2 * self.spurious);
         if !self.has_sample() {
             pto_nanos = pto_nanos.max(rto_nanos(in_flight_pkts));
             doublings = doublings.saturating_add(doublings.saturating_sub(EXPIRIES_FIRST_MAX));
         }
-        pto_nanos.max(PROBE_MIN_NANOS) << doublings.saturating_add(self.spurious).min(BACKOFF_MAX)
+        pto_nanos.max(PROBE_MIN_NANOS) << doublings.min(BACKOFF_MAX)
     }
 
     pub(crate) fn on_expired(&mut self, in_flight_pkts: u32) -> Expiry {
@@ -379,12 +382,12 @@ mod tests {
         };
         let mut near = measured(5_000); // rttvar: 2,500 ns
         let waits = expire_all(&mut near, 4);
-        assert_eq!(waits[4..6], [(320_000, timeout), (640_000, timeout)]);
+        assert_eq!(waits[4..6], [(240_000, longer), (480_000, timeout)]);
         near.on_progress();
         let waits = expire_all(&mut near, 3);
-        assert_eq!(waits[..4], [(20_000, first), (40_000, longer), (80_000, longer), (160_000, timeout)]);
+        assert_eq!(waits[..4], [(15_000, first), (30_000, longer), (60_000, longer), (120_000, timeout)]);
         let mut far = measured(500_000);
-        assert_eq!(expire_all(&mut far, 4)[..2], [(2_000_000, first), (4_000_000, timeout)]);
+        assert_eq!(expire_all(&mut far, 4)[..2], [(1_500_000, first), (3_000_000, timeout)]);
         // A path whose queues became long: the first round trip was 100 us, the later ones are alternately 1.75 ms and
         // 2.25 ms.
         let mut full = measured(100_000);
@@ -395,8 +398,8 @@ mod tests {
         let waits = expire_all(&mut full, 4);
         assert_eq!([waits[0].1, waits[1].1], [first, timeout]);
         assert!(
-            (4_700_000..5_200_000).contains(&waits[0].0),
-            "{waits:?}: two round trips and four variations"
+            (3_850_000..4_150_000).contains(&waits[0].0),
+            "{waits:?}: two round trips, longer than one and four variations"
         );
     }
 
@@ -414,7 +417,7 @@ mod tests {
     }
 
     #[test]
-    fn spurious_probes_double_the_timeout_until_a_loss() {
+    fn spurious_probes_quadruple_the_timeout_until_a_loss() {
         let expire_and_prove_spurious = |rto: &mut AdaptiveRto| {
             let wait_nanos = rto.wait_nanos(4);
             rto.on_expired(4);
@@ -423,10 +426,10 @@ mod tests {
             rto.on_spurious(); // There was one probe only.
             wait_nanos
         };
-        let doubled = [10_000, 20_000, 40_000, 80_000, 160_000, 160_000, 160_000];
+        let quadrupled = [10_000, 40_000, 160_000, 160_000];
         let mut rto = AdaptiveRto::default();
         rto.on_sample(1_000);
-        assert_eq!([0; 7].map(|_| expire_and_prove_spurious(&mut rto)), doubled);
+        assert_eq!([0; 4].map(|_| expire_and_prove_spurious(&mut rto)), quadrupled);
         rto.on_unambiguous_sample(1_000);
         assert_eq!(rto.wait_nanos(4), 160_000, "a sample is no loss");
         rto.on_loss();

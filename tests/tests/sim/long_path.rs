@@ -30,8 +30,8 @@ const SELECTIVE_PROBES_MAX: u64 = 8 + 5;
 /// One in this number of responses is late.
 const LATE_EVERY: u64 = 10;
 const LATE_NANOS: u64 = 60_000;
-/// The probe timeout is 10 us after a first sample of 2 us. Each spurious probe doubles it, until it exceeds the 60 us.
-const LATE_PROBES: u64 = 3;
+/// The probe timeout is 10 us after a first sample of 2 us. Each spurious probe quadruples it, until it exceeds the 60 us.
+const LATE_PROBES: u64 = 2;
 
 const SELECTIVE: RecoveryScheme = RecoveryScheme::SelectiveRepeat { window_pkts: 1024 };
 /// Schemes of requester and responder.
@@ -141,7 +141,7 @@ fn late_responses_are_probed_a_few_times_only() {
     let tape = Tape((1..40).map(entry).collect());
     for (op, schemes) in [Op::Send, Op::Write, Op::Read].into_iter().flat_map(|op| SCHEMES.map(|s| (op, s))) {
         if (op, schemes.0) == (Op::Read, SELECTIVE) {
-            // A READ response that is received twice does not double the probe timeout.
+            // A READ response that is received twice does not lengthen the probe timeout.
             continue;
         }
         let mut pair = pair(1_000, schemes);
