@@ -105,10 +105,18 @@ pub(crate) struct RecoveryResult {
     pub is_read_response: bool,
     /// Under selective repeat: before this response was processed, no packet above una was acknowledged.
     pub had_no_gap: bool,
-    pub is_spurious: bool,
+    /// Under selective repeat: what the response shows to have been spurious.
+    pub spurious: Option<Spurious>,
     /// Under both kinds of go-back-N, the transmission that elicited the response, or `None` if the response shows a
     /// loss. Always `None` under selective repeat.
     pub answers: Option<Answers>,
+}
+
+/// A transmission of a packet of which an earlier transmission was received, too.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Spurious {
+    Probe,
+    Retransmission,
 }
 
 /// Result of processing a response that is an RNR NAK or completes a work request in error.

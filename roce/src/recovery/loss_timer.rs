@@ -256,7 +256,7 @@ impl LossTimer {
             }
             Recovery::GoBackN(_) => None,
             Recovery::SelectiveRepeat(scheme) => {
-                if result.is_spurious {
+                if result.spurious.is_some() {
                     self.rto.on_spurious();
                 }
                 if result.lost_pkts > 0 {

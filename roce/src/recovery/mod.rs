@@ -30,7 +30,7 @@ pub(crate) mod sent_log;
 pub use selective_repeat::WINDOW_PKTS_MIN;
 
 pub(crate) use events::{
-    AckEvent, Nak, PsnSpan, RecoveryResult, Refusal, Requests, ResponseState, SentRequest, Verdict,
+    AckEvent, Nak, PsnSpan, RecoveryResult, Refusal, Requests, ResponseState, SentRequest, Spurious, Verdict,
 };
 pub(crate) use go_back_n::{ExpectedPsn, GoBackN};
 pub(crate) use rto::Expiry;

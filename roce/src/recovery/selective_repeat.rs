@@ -13,7 +13,7 @@
 //! reorders packets, and raises the threshold. If una is in flight at a probe timeout although packets above una are
 //! acknowledged, the threshold is halved.
 
-use super::events::{AckEvent, Nak, PsnSpan, RecoveryResult, Refusal, Requests, ResponseState};
+use super::events::{AckEvent, Nak, PsnSpan, RecoveryResult, Refusal, Requests, ResponseState, Spurious};
 use super::sent_log::{AckTime, RTT_UNKNOWN_NANOS, SentLog};
 use crate::psn::{Psn, PsnSpace};
 use crate::time::Instant;
@@ -153,7 +153,7 @@ impl SelectiveRepeat {
             }
             AckEvent::Sack { next, header, bitmap } => {
                 result.is_executed = self.on_executed(next, requests, time);
-                result.is_spurious = header.duplicate && self.on_duplicate(header.trigger);
+                result.spurious = if header.duplicate { self.on_duplicate(header.trigger) } else { None };
                 if header.no_room && !self.is_above_una(self.no_room_until) {
                     result.has_no_room = true;
                     self.no_room_until = self.log.una().plus(self.log.sent());
@@ -161,7 +161,7 @@ impl SelectiveRepeat {
                 result.lost_pkts = self.on_sack(next, bitmap, requests, time);
             }
             AckEvent::Duplicate { psn } | AckEvent::ReadResponse { psn, .. } => {
-                result.is_spurious = self.on_duplicate(psn);
+                result.spurious = self.on_duplicate(psn);
             }
         }
         let lost_responses = self.log.detect_losses(PsnSpace::Response, self.reordering_threshold_pkts);
@@ -325,21 +325,23 @@ impl SelectiveRepeat {
         }
     }
 
-    /// Processes a duplicate of `psn`: a request or a READ response that was received twice. Returns whether a
-    /// retransmission of `psn` was spurious: `psn` was retransmitted, and not as a probe. If so, doubles the reordering
-    /// threshold (range: 16 packets to half the window), unless a PSN sent before the last increase of this threshold
-    /// is unacknowledged.
-    fn on_duplicate(&mut self, psn: Psn) -> bool {
-        let was_probe = self.probes.iter().any(|(first, count)| psn.index_in(*first, *count).is_some());
-        if was_probe || !self.log.is_retransmitted(psn) {
-            return false;
+    /// Processes a duplicate of `psn`: a request or a READ response that was received twice. Returns what was
+    /// spurious; `None` if `psn` was sent once. A spurious retransmission that was no probe doubles the reordering
+    /// threshold (range: 16 packets to half the window), unless a PSN sent before the last increase of this threshold is
+    /// unacknowledged.
+    fn on_duplicate(&mut self, psn: Psn) -> Option<Spurious> {
+        if !self.log.is_retransmitted(psn) {
+            return None;
+        }
+        if self.probes.iter().any(|(first, count)| psn.index_in(*first, *count).is_some()) {
+            return Some(Spurious::Probe);
         }
         if !self.is_above_una(self.raised_at) {
             self.reordering_threshold_pkts = (self.reordering_threshold_pkts * 2)
                 .clamp(REORDERING_THRESHOLD_PKTS_FIRST, self.log.window_pkts() / 2);
             self.raised_at = self.log.una().plus(self.log.sent());
         }
-        true
+        Some(Spurious::Retransmission)
     }
 
     /// Returns whether `psn` is above una. `psn` must not be above `max_sent`.

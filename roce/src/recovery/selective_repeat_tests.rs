@@ -176,7 +176,8 @@ fn text_of(result: &RecoveryResult, answered: u32, buffered_reads: u32) -> Strin
         (result.nak == Some(Nak::Implied), "implied NAK".to_owned()),
         (result.is_read_response, "response".to_owned()),
         (result.had_no_gap, "no gap".to_owned()),
-        (result.is_spurious, "spurious".to_owned()),
+        (result.spurious == Some(Spurious::Retransmission), "spurious".to_owned()),
+        (result.spurious == Some(Spurious::Probe), "spurious probe".to_owned()),
     ];
     let is_of_go_back_n =
         result.has_gone_back || result.answers.is_some() || result.nak == Some(Nak::SequenceError);
@@ -253,8 +254,10 @@ const ROWS: &[Row] = &[
      "lost 1, changed, loss window, no room, no gap", &[2]),
     ("a spurious retransmission", "s s S0[1] out A2 S2<0[]", "loss window, no gap, spurious", &[]),
     ("a duplicate without a retransmission", "s s A2 S2<0[]", "loss window, no gap", &[]),
-    ("a duplicate of a tail loss probe", "s s tlp out A2 S2<1[]", "loss window, no gap", &[]),
-    ("a duplicate of a later probe", "s s probe out A2 S2<0[]", "loss window, no gap", &[]),
+    ("a duplicate of a tail loss probe", "s s tlp out A2 S2<1[]", "loss window, no gap, spurious probe", &[]),
+    ("a duplicate of a later probe", "s s probe out A2 S2<0[]", "loss window, no gap, spurious probe", &[]),
+    ("a duplicate of a probe does not raise the threshold", "s s tlp out A2 S2<1[] s s s S2[3]",
+     "lost 1, changed, loss window, no gap", &[2]),
     ("a threshold of 16 packets: 15 transmissions later", "s s S0[1] out A2 S2<0[] s20 S2[17]",
      "changed, loss window, no gap", &[]),
     ("a threshold of 16 packets: 16 transmissions later", "s s S0[1] out A2 S2<0[] s20 S2[18]",

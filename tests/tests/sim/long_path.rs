@@ -140,10 +140,6 @@ fn late_responses_are_probed_a_few_times_only() {
     let entry = |n| TapeEntry { link: LinkId(1), frame: n * LATE_EVERY, impairment: late };
     let tape = Tape((1..40).map(entry).collect());
     for (op, schemes) in [Op::Send, Op::Write, Op::Read].into_iter().flat_map(|op| SCHEMES.map(|s| (op, s))) {
-        if (op, schemes.0) == (Op::Read, SELECTIVE) {
-            // A READ response that is received twice does not lengthen the probe timeout.
-            continue;
-        }
         let mut pair = pair(1_000, schemes);
         pair.set_tape(&tape);
         let retransmitted: u64 = (0..400).map(|_| run(&mut pair, op, 64, 1, 1)[0] - 1).sum();

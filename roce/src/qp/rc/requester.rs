@@ -17,7 +17,7 @@ use crate::qp::segment::{Segment, segment};
 use crate::queue::{SendOp, WcStatus};
 use crate::recovery::loss_timer::LossTimer;
 use crate::recovery::{
-    AckEvent, Expiry, Nak, Recovery, RecoveryResult, RecoveryScheme, Requests as _, SentRequest,
+    AckEvent, Expiry, Nak, Recovery, RecoveryResult, RecoveryScheme, Requests as _, SentRequest, Spurious,
 };
 use crate::time::{Instant, OptionalInstant};
 use crate::wire::{Opcode, PacketSpec, PrecedingReads, RecvEth, Reth};
@@ -457,7 +457,7 @@ impl Requester {
         counters: &mut QpCounters,
     ) -> Option<WcStatus> {
         let result = self.recovery.on_event(event, outstanding, self.loss_timer.ack_time(now));
-        if result.nak.is_some() | result.is_spurious | matches!(event, AckEvent::Sack { .. }) {
+        if result.nak.is_some() | result.spurious.is_some() | matches!(event, AckEvent::Sack { .. }) {
             count(event, &result, counters);
             if let AckEvent::Sack { header, .. } = event
                 && !header.duplicate
@@ -626,7 +626,7 @@ fn emit_read<P: Port>(
 #[inline(never)]
 fn count(event: &AckEvent<'_>, result: &RecoveryResult, counters: &mut QpCounters) {
     counters.sacks_received += u64::from(matches!(event, AckEvent::Sack { .. }));
-    counters.spurious_retransmits += u64::from(result.is_spurious);
+    counters.spurious_retransmits += u64::from(result.spurious == Some(Spurious::Retransmission));
     counters.packet_seq_err += u64::from(result.nak == Some(Nak::SequenceError));
     counters.implied_nak_seq_err += u64::from(result.nak == Some(Nak::Implied));
 }
