@@ -10,6 +10,7 @@
 //!     resp P          READ response LAST or ONLY with PSN P
 //!     part P          resp P, for an ONLY elicited by a probe that requests no other response
 //!     first P         READ response FIRST or MIDDLE with PSN P
+//!     again P         READ response with PSN P that was received before
 //!     rnr P W         RNR NAK with PSN P and a wait of W us
 //!     out       sends the retransmissions that RNR wait and `in_flight_pkts_max` permit
 //!     time      calls `Requester::on_time`
@@ -185,6 +186,7 @@ impl Sender {
             ("dup", [next]) => self.sack(*next, &[]),
             ("resp" | "part", [at]) => self.response(*at, true),
             ("first", [at]) => self.response(*at, false),
+            ("again", [at]) => self.respond(ResponseEvent::Ack(AckEvent::Duplicate { psn: psn(*at) })),
             ("stale", []) => self.respond(ResponseEvent::Stale),
             ("rnr", [at, wait]) => {
                 let wait_nanos = 1000 * u64::from(wait.unsigned_abs());
@@ -396,6 +398,14 @@ const PROBES: &[Row] = &[
                    ("24 ack 4", "-"), ("50 send 1", "90"), ("51 ack 5", "-"), ("60 send 20", "100"),
                    ("61 sack 5 24", "71 >5")],
           counters: "sacks_received 3, spurious_retransmits, tail_probes", ..ROW },
+    Row { name: "a SACK that reports a probe as a duplicate quadruples the PTO", schemes: &[SELECTIVE],
+          steps: &[("0 send 1", "100"), ("1 ack 1", "-"), ("10 send 3", "20"), ("20 time", "40 >3"),
+                   ("20 out", "40"), ("22 dup 4", "-"), ("50 send 1", "90")],
+          counters: "sacks_received, tail_probes", ..ROW },
+    Row { name: "a READ response received again after its retransmission", schemes: &[SELECTIVE],
+          steps: &[("0 read 3", "100"), ("10 resp 2", "100 >0"), ("10 out", "100"), ("20 first 0", "100"),
+                   ("30 again 0", "100")],
+          counters: "implied_nak_seq_err, spurious_retransmits", ..ROW },
     Row { name: "a spurious retransmission without a probe does not lengthen the PTO", schemes: &[SELECTIVE],
           steps: &[("0 send 1", "100"), ("1 ack 1", "-"), ("10 send 3", "20"), ("12 sack 1 3", "22 >1"),
                    ("12 out", "22"), ("13 dup 2", "23"), ("14 ack 4", "-"), ("50 send 1", "60")],
