@@ -153,7 +153,7 @@ impl Default for AdaptiveRto {
 }
 
 impl AdaptiveRto {
-    /// Records that a retransmission was spurious. If it may have been a probe, quadruples the PTO until a loss, because
+    /// Records that a retransmission was spurious. If it may have been a probe, quadruples the PTO until a loss:
     /// the peer, asleep or busy, may respond as late again, and `srtt` does not include the late response (Karn's
     /// algorithm).
     #[cold]
@@ -165,9 +165,9 @@ impl AdaptiveRto {
         }
     }
 
-    /// Records a loss: ends the quadrupling for spurious probes, so that the next loss at the end of a message is repaired
-    /// soon. An upper bound of the round trip ([`AdaptiveRto::on_first_progress`]) becomes void, because it may include
-    /// waits for lost packets.
+    /// Records a loss: restores the PTO after spurious probes, so that the next loss at the end of a message is
+    /// repaired soon. An upper bound of the round trip ([`AdaptiveRto::on_first_progress`]) becomes void, because it may
+    /// include waits for lost packets.
     #[inline]
     pub(crate) fn on_loss(&mut self) {
         self.spurious = 0;

@@ -233,7 +233,7 @@ fn many_flows_keep_their_goodput() {
 }
 
 /// READs and SENDs by 1 to 64 flows, on round trips of 8 us to 20 ms. The queue of 16 flows at a path MTU of 1024 bytes
-/// raises the round trip to 0.9 ms: in the first 5 ms, the share kept differs by 4 % between tapes. In the cells of
+/// raises the round trip to 0.9 ms: in the first 5 ms, the share kept differs by 8 % between tapes. In the cells of
 /// READs in which few flows fill the link, a lost READ request would idle its flow for a round trip if READ requests
 /// were not doubled. At a path MTU of 4096 bytes these READs are of 128 KiB: `READS_MAX` READs of 64 KiB from una on
 /// would take half the window only.

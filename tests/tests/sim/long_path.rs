@@ -30,7 +30,7 @@ const SELECTIVE_PROBES_MAX: u64 = 8 + 5;
 /// One in this number of responses is late.
 const LATE_EVERY: u64 = 10;
 const LATE_NANOS: u64 = 60_000;
-/// The probe timeout is 10 us after a first sample of 2 us. Each spurious probe quadruples it, until it exceeds the 60 us.
+/// The probe timeout is 10 us after a first sample of 2 us. Spurious probes quadruple it, until it exceeds the 60 us.
 const LATE_PROBES: u64 = 2;
 
 const SELECTIVE: RecoveryScheme = RecoveryScheme::SelectiveRepeat { window_pkts: 1024 };
