@@ -1,7 +1,7 @@
 //! Many connected queue pairs of one device, with both ends on one core. First, the CPU time of a 64 B SEND from post
 //! to completion: the queue pairs send in round-robin order, 128 SENDs at a time. Then times of control operations.
 //!
-//! `cargo bench -p roce --bench many_qps` prints the table.
+//! `cargo bench -p benches --bench many_qps` prints the table.
 
 mod flow;
 

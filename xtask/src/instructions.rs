@@ -46,7 +46,7 @@ struct Benchmark {
 
 const BENCHMARKS: [Benchmark; 2] = [
     // BATCH_PKTS of `roce/benches/flow/mod.rs`.
-    Benchmark { package: "roce", repeats: 32.0 },
+    Benchmark { package: "benches", repeats: 32.0 },
     // CALLS of `preload/benches/calls/mod.rs`.
     Benchmark { package: "preload", repeats: 8.0 },
 ];
