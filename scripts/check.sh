@@ -19,7 +19,7 @@
 #   instructions         instruction counts, against those pinned
 #   loom                 models of threads, in every interleaving
 #   asan, tsan           tests, and C programs over the C interface, under AddressSanitizer (C code too) and
-#                        ThreadSanitizer (the C programs where rustup has or can install a nightly toolchain)
+#                        ThreadSanitizer (where rustup has or can install a nightly toolchain)
 #   miri                 tests under Miri, where rustup has or can install a nightly toolchain with it
 #   fuzz                 each fuzz target for half a minute
 #
@@ -295,22 +295,25 @@ loom() {
         test_some cargo test --package roce --package verbs --lib --locked --target-dir target/loom -- models::
 }
 
-# sanitized SANITIZER ARGUMENTS...: cargo test under a sanitizer.
-sanitized() {
-    local sanitizer=$1
-    shift
-    test_some cargo_under "$sanitizer" test "$@"
-}
-
-# cargo_under SANITIZER COMMAND ARGUMENTS...: a command of cargo under a sanitizer. RUSTC_BOOTSTRAP, because the flag is
+# cargo_for_asan COMMAND ARGUMENTS...: a command of cargo under AddressSanitizer. RUSTC_BOOTSTRAP, because the flag is
 # unstable; the standard library stays as it is, which the second flag admits. Without frame pointers the stacks of
 # reports lack the functions that suppressions name.
-cargo_under() {
-    local sanitizer=$1 command=$2
-    shift 2
+cargo_for_asan() {
+    local command=$1
+    shift
     RUSTC_BOOTSTRAP=1 CARGO_PROFILE_DEV_OPT_LEVEL=1 \
-        RUSTFLAGS="--cfg sanitizer -Zsanitizer=$sanitizer -Cunsafe-allow-abi-mismatch=sanitizer -Cforce-frame-pointers=yes" \
-        cargo "$command" --locked --target "$(host)" --target-dir "target/$sanitizer" "$@"
+        RUSTFLAGS="--cfg sanitizer -Zsanitizer=address -Cunsafe-allow-abi-mismatch=sanitizer -Cforce-frame-pointers=yes" \
+        cargo "$command" --locked --target "$(host)" --target-dir target/address "$@"
+}
+
+# cargo_for_tsan COMMAND ARGUMENTS...: a command of cargo under ThreadSanitizer, which cannot follow the locks and fences
+# of a standard library that is not instrumented: cargo builds it, too, which only nightly can. It has the crate `test`
+# in each build, so that tests and library share their dependencies.
+cargo_for_tsan() {
+    local command=$1
+    shift
+    CARGO_PROFILE_DEV_OPT_LEVEL=1 RUSTFLAGS="--cfg sanitizer -Zsanitizer=thread -Cforce-frame-pointers=yes" \
+        cargo "+$MIRI_TOOLCHAIN" "$command" -Zbuild-std=std,test --locked --target "$(host)" --target-dir target/thread "$@"
 }
 
 host() { rustc -vV | sed -n 's/^host: //p'; }
@@ -340,13 +343,13 @@ run_c_program() {
 # stay as they are installed.
 asan() {
     step "tests of memory, queues, headers and recovery, under AddressSanitizer"
-    sanitized address --package roce --lib -- mem:: queue:: wire:: recovery::
+    test_some cargo_for_asan test --package roce --lib -- mem:: queue:: wire:: recovery::
     local -x CFLAGS="-fsanitize=address -fno-omit-frame-pointer"
     local -x LSAN_OPTIONS="suppressions=$PWD/scripts/lsan.supp print_suppressions=0"
     step "tests of DPDK's owners, under AddressSanitizer"
-    ROCE_NO_INSTALL=1 sanitized address --package dpdk-ffi --lib --tests
+    ROCE_NO_INSTALL=1 test_some cargo_for_asan test --package dpdk-ffi --lib --tests
     step "C programs over the C interface, under AddressSanitizer"
-    cargo_under address build --package preload
+    cargo_for_asan build --package preload
     local seed sysroot library
     sysroot=$(rustc --print sysroot)
     library=target/address/$(host)/debug/libroce_verbs.so
@@ -357,21 +360,16 @@ asan() {
     done
 }
 
-# Without a standard library that is instrumented, too, the sanitizer cannot follow the locks of the standard library:
-# the tests share only atomics, and for the C programs cargo builds the standard library (which only nightly can).
 tsan() {
-    local -x TSAN_OPTIONS="halt_on_error=1 suppressions=$PWD/scripts/tsan.supp"
     step "tests of two threads, under ThreadSanitizer"
-    sanitized thread --package roce --package verbs --lib -- two_threads
-    step "C programs of eight threads, under ThreadSanitizer"
-    need_toolchain "tsan, C programs" "$MIRI_TOOLCHAIN" miri --component miri,rust-src || return 0
-    RUSTFLAGS="--cfg sanitizer -Zsanitizer=thread -Cforce-frame-pointers=yes" CARGO_PROFILE_DEV_OPT_LEVEL=1 \
-        cargo "+$MIRI_TOOLCHAIN" build -Zbuild-std --package preload --locked --target "$(host)" \
-        --target-dir target/thread-std
+    need_toolchain tsan "$MIRI_TOOLCHAIN" miri --component miri,rust-src || return 0
     local -x TSAN_OPTIONS="halt_on_error=1"
+    test_some cargo_for_tsan test --package roce --package verbs --lib -- two_threads
+    step "C programs of eight threads, under ThreadSanitizer"
+    cargo_for_tsan build --package preload
     local sysroot library
     sysroot=$(rustc "+$MIRI_TOOLCHAIN" --print sysroot)
-    library=target/thread-std/$(host)/debug/libroce_verbs.so
+    library=target/thread/$(host)/debug/libroce_verbs.so
     run_c_program thread "$sysroot" "$library" threads 1000
     run_c_program thread "$sysroot" "$library" random 1 8 20000
 }
@@ -405,6 +403,8 @@ quick() {
 }
 
 all() {
+    # Most of the work is to compile, and each crate is compiled once: what incremental compilation records is no use.
+    export CARGO_INCREMENTAL=0
     packages
     beside image
     format
