@@ -10,14 +10,14 @@ use std::{mem, ptr};
 use verbs::config::node_guid;
 use verbs::port::PortKind;
 use verbs::{DeviceDescription, DeviceOptions, PortSpec, describe};
-use verbs_sys::{IBV_NODE_CA, IBV_TRANSPORT_IB, ibv_context, ibv_device};
+use verbs_sys::{IBV_NODE_CA, IBV_TRANSPORT_IB, ibv_device};
 
 use crate::boundary::{Errno, explain, object, set_errno};
 use crate::config;
 use crate::next::next;
 
-/// A device of this process. C code has pointers to `c`, the first field.
-#[repr(C)]
+/// A device of this process. C code has pointers to `c`.
+#[repr(C)] // `c` is not last, because rdma-core's libraries read beyond the device to recognise their own
 pub(crate) struct DeviceHandle {
     c: ibv_device,
     pub(crate) spec: PortSpec,
@@ -30,16 +30,13 @@ pub(crate) struct DeviceHandle {
     pub(crate) contexts: AtomicUsize,
 }
 
-// SAFETY: `c` has pointers to functions and no other pointers, and nothing changes a device.
+// SAFETY: `c` has null pointers only, and nothing changes a device.
 unsafe impl Send for DeviceHandle {}
 // SAFETY: as above.
 unsafe impl Sync for DeviceHandle {}
 
-/// Function in `_ops` of each device of this process, by which the devices are recognised. Nothing calls the function.
-/// Other libraries look at `_ops` of each device, to recognise their own by its functions.
-unsafe extern "C" fn alloc_context(_: *mut ibv_device, _: c_int) -> *mut ibv_context {
-    ptr::null_mut()
-}
+/// Made at the first call of [`devices`], and never moved or freed.
+static DEVICES: OnceLock<Vec<DeviceHandle>> = OnceLock::new();
 
 thread_local! {
     /// Whether the thread is opening a port: DPDK's driver of mlx5 NICs then asks for the devices of libibverbs, and must
@@ -73,7 +70,6 @@ impl DeviceHandle {
         let guid = node_guid(&spec, mac);
         // SAFETY: zeros are a value of each field: null pointers, numbers and empty texts.
         let mut c: ibv_device = unsafe { mem::zeroed() };
-        c._ops._dummy1 = Some(alloc_context);
         c.node_type = IBV_NODE_CA;
         c.transport_type = IBV_TRANSPORT_IB;
         put_str(&mut c.name, &format!("roce{number}"));
@@ -94,22 +90,14 @@ impl DeviceHandle {
 }
 
 fn devices() -> &'static [DeviceHandle] {
-    static DEVICES: OnceLock<Vec<DeviceHandle>> = OnceLock::new();
     let make =
         || (0..).zip(config::devices()).map(|(number, device)| DeviceHandle::new(number, device)).collect();
     DEVICES.get_or_init(make)
 }
 
-/// Returns the device of this process at `device`; `None` for a device of another library.
-///
-/// # Safety
-/// `device` is null or points to a device of any library.
-pub(crate) unsafe fn ours(device: *mut ibv_device) -> Option<&'static DeviceHandle> {
-    // SAFETY: the caller passes a device or null.
-    let marker = unsafe { device.as_ref() }?._ops._dummy1?;
-    let is_ours = ptr::fn_addr_eq(marker, alloc_context as unsafe extern "C" fn(_, _) -> _);
-    // SAFETY: only devices of this library have the marker, and all of them are first fields of handles.
-    is_ours.then(|| unsafe { &*device.cast::<DeviceHandle>() })
+/// Returns the device of this process at `device`; `None` for null and for a device of another library.
+pub(crate) fn ours(device: *mut ibv_device) -> Option<&'static DeviceHandle> {
+    DEVICES.get()?.iter().find(|own| ptr::eq(&own.c, device))
 }
 
 /// Lists returned to the program and not yet freed, with the list of the next library that each contains.
@@ -182,8 +170,7 @@ unsafe extern "C" fn ibv_free_device_list(list: *mut *mut ibv_device) {
 
 #[unsafe(no_mangle)]
 unsafe extern "C" fn ibv_get_device_guid(device: *mut ibv_device) -> u64 {
-    // SAFETY: the program passes a device.
-    match unsafe { ours(device) } {
+    match ours(device) {
         Some(device) => u64::from_ne_bytes(device.guid),
         None => next!(ibv_get_device_guid(device: *mut ibv_device) -> u64, 0),
     }
@@ -191,8 +178,7 @@ unsafe extern "C" fn ibv_get_device_guid(device: *mut ibv_device) -> u64 {
 
 #[unsafe(no_mangle)]
 unsafe extern "C" fn ibv_get_device_index(device: *mut ibv_device) -> c_int {
-    // SAFETY: the program passes a device.
-    match unsafe { ours(device) } {
+    match ours(device) {
         // The kernel has no such device.
         Some(_) => -1,
         None => next!(ibv_get_device_index(device: *mut ibv_device) -> c_int, -1),

@@ -33,8 +33,7 @@ fn fill(verbs: &mut verbs_context) {
 
 #[unsafe(no_mangle)]
 unsafe extern "C" fn ibv_open_device(device: *mut ibv_device) -> *mut ibv_context {
-    // SAFETY: the program passes a device.
-    match unsafe { ours(device) } {
+    match ours(device) {
         Some(device) => object(|| ContextHandle::open(device, fill)),
         None => next!(ibv_open_device(device: *mut ibv_device) -> *mut ibv_context, ptr::null_mut()),
     }
