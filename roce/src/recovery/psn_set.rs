@@ -74,10 +74,12 @@ impl PsnSet {
     pub(crate) fn remove(&mut self, psn: Psn) -> bool {
         let (word, bit) = Self::place(psn);
         let word = self.words.at_mut(word);
-        let was_in = *word & bit != 0;
+        if *word & bit == 0 {
+            return false;
+        }
         *word &= !bit;
-        self.len -= u32::from(was_in);
-        was_in
+        self.len -= 1;
+        true
     }
 
     /// Removes the `count` PSNs from `first` on, in steps of up to 64 PSNs.

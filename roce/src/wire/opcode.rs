@@ -153,6 +153,8 @@ pub struct OpcodeInfo {
     pub is_request: bool,
     /// True if a responder sends the packet to a requester; false for a CNP.
     pub is_response: bool,
+    starts_message: bool,
+    ends_message: bool,
     /// Offset of each [`ExtHeader`] in bytes from the end of the base transport header; `ABSENT` for missing headers.
     offsets: [u8; ExtHeader::COUNT],
     /// Upper bound of payload plus pad in bytes: 65,535, or 0 if the opcode permits no payload.
@@ -200,6 +202,8 @@ impl OpcodeInfo {
             has_immediate: offsets[ExtHeader::ImmDt as usize] != ABSENT,
             is_request: !is_response && !matches!(operation, CongestionNotification),
             is_response,
+            starts_message: matches!(position, Position::First | Position::Only),
+            ends_message: matches!(position, Position::Last | Position::Only),
             offsets,
             padded_max_bytes: if matches!(payload, Payload::Data) { u16::MAX } else { 0 },
         }
@@ -220,12 +224,14 @@ impl OpcodeInfo {
         ext.get(self.offset_of(header)?..)?.first_chunk()
     }
 
+    #[inline]
     pub(crate) const fn starts_message(&self) -> bool {
-        matches!(self.position, Position::First | Position::Only)
+        self.starts_message
     }
 
+    #[inline]
     pub(crate) const fn ends_message(&self) -> bool {
-        matches!(self.position, Position::Last | Position::Only)
+        self.ends_message
     }
 }
 

@@ -175,6 +175,10 @@ impl Placing {
     ) -> Option<(Reth, u32)> {
         let psn = packet.bth.psn;
         let write_cursor = match packet.reth() {
+            Some(reth) if packet.info.position == Position::Only => {
+                let fits = packet.payload.len() == reth.len_bytes as usize;
+                return (fits && reth.len_bytes <= mtu_bytes).then_some((reth, 0));
+            }
             Some(reth) => WriteCursor { psn, index: 0, packets: packets_in(reth.len_bytes, mtu_bytes), reth },
             None => self.following(psn).or_else(|| self.begun(psn, expected, left, mtu_bytes))?,
         };
