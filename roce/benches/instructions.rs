@@ -8,6 +8,7 @@
 mod flow;
 
 use flow::flood::{Flood, LinkJunk};
+use flow::lossy::Lossy;
 use flow::many::Many;
 use flow::{BATCH_PKTS, Case, Flow, Junk, Least};
 use gungraun::{Callgrind, LibraryBenchmarkConfig, library_benchmark, library_benchmark_group, main};
@@ -211,6 +212,33 @@ fn link_junk(mut flood: Box<Flood>) -> Box<Flood> {
 
 library_benchmark_group!(name = link, benchmarks = [link_junk]);
 
+// Measures both ends together, for `PACKETS` data packets from post to completion.
+#[library_benchmark]
+#[bench::send_64(Lossy::new(Case::Send64, 0))]
+#[bench::send_4k(Lossy::new(Case::Send4K, 0))]
+#[bench::write_64(Lossy::new(Case::Write64, 0))]
+#[bench::write_64k(Lossy::new(Case::Write64K, 0))]
+#[bench::read_64(Lossy::new(Case::Read64, 0))]
+#[bench::read_64k(Lossy::new(Case::Read64K, 0))]
+fn both_without_loss(mut lossy: Box<Lossy>) -> Box<Lossy> {
+    lossy.complete_packets();
+    lossy
+}
+
+#[library_benchmark]
+#[bench::send_64(Lossy::new(Case::Send64, 50))]
+#[bench::send_4k(Lossy::new(Case::Send4K, 50))]
+#[bench::write_64(Lossy::new(Case::Write64, 50))]
+#[bench::write_64k(Lossy::new(Case::Write64K, 50))]
+#[bench::read_64(Lossy::new(Case::Read64, 50))]
+#[bench::read_64k(Lossy::new(Case::Read64K, 50))]
+fn both_at_2_percent(mut lossy: Box<Lossy>) -> Box<Lossy> {
+    lossy.complete_packets();
+    lossy
+}
+
+library_benchmark_group!(name = loss, benchmarks = [both_without_loss, both_at_2_percent]);
+
 library_benchmark_group!(
     name = packet,
     benchmarks = [
@@ -244,4 +272,4 @@ fn cold_lines(mut many: Box<Many>) -> Box<Many> {
 
 library_benchmark_group!(name = cache, benchmarks = [cold_lines]);
 
-main!(library_benchmark_groups = [packet, link, cache]);
+main!(library_benchmark_groups = [packet, link, loss, cache]);

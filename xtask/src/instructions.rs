@@ -58,6 +58,10 @@ const RUNNER_VARIABLE: &str = "GUNGRAUN_RUNNER";
 /// Benchmark of which the cache misses are counted, not the instructions. They depend on where the allocator puts
 /// objects, so that their tolerance is the larger one.
 const COLD_LINES: &str = "cold_lines";
+/// First word of the names of benchmarks that complete [`PACKETS`] data packets, at both ends.
+const BOTH: &str = "both_";
+/// `PACKETS` of `roce/benches/flow/lossy.rs`.
+const PACKETS: f64 = 6400.0;
 /// Tolerance with the compiler of the pinned counts, and with another.
 const SAME_COMPILER_PERCENT: f64 = 2.0;
 const OTHER_COMPILER_PERCENT: f64 = 9.0;
@@ -90,7 +94,7 @@ pub(crate) fn run(args: &InstructionsArgs) -> anyhow::Result<()> {
         println!("{PINNED} was made with another compiler than {compiler}: {percent} % are let pass");
     }
     let comparison = Comparison::new(&parse_pinned(&pinned)?, &now, percent);
-    print!("{}{}{}", comparison.text, beyond_copy_and_icrc(&now), beyond_rust(&now));
+    print!("{}{}{}{}", comparison.text, beyond_copy_and_icrc(&now), kept(&now), beyond_rust(&now));
     if comparison.moved > 0 {
         let moved = comparison.moved;
         println!("\n{moved} counts moved by more than {percent} %. If that is meant, renew them:");
@@ -162,7 +166,7 @@ impl Count {
 ///     RAM Hits:                              12|12                   (No change)
 /// ```
 ///
-/// A count is one of instructions, except that of [`COLD_LINES`].
+/// A count is one of instructions, except that of [`COLD_LINES`]. Counts of [`BOTH`] are divided by [`PACKETS`] instead.
 fn counts_of(printed: &str, repeats: f64) -> Vec<Count> {
     let mut counts = Vec::new();
     let mut name = None;
@@ -184,6 +188,7 @@ fn counts_of(printed: &str, repeats: f64) -> Vec<Count> {
         if let Ok(total) = value.split('|').next().unwrap_or_default().parse::<f64>()
             && let Some(name) = name.take()
         {
+            let repeats = if name.starts_with(BOTH) { PACKETS } else { repeats };
             let rounded = format!("{:.1}", total / repeats).parse();
             counts.extend(rounded.ok().map(|value| Count { name, value }));
         }
@@ -273,6 +278,22 @@ fn beyond_copy_and_icrc(now: &[Count]) -> String {
     text
 }
 
+/// Returns the instructions per data packet without loss, divided by those at a loss of 2 %: of goodput, a CPU that
+/// executes both ends would keep this share.
+fn kept(now: &[Count]) -> String {
+    let by_name = by_name(now);
+    let mut text = "\nkept at a loss of 2 %, by instructions per data packet of both ends:\n".to_owned();
+    for count in now {
+        let case = count.name.strip_prefix("both_without_loss ");
+        if let Some((case, lossy)) =
+            case.and_then(|case| Some((case, by_name.get(&*format!("both_at_2_percent {case}"))?)))
+        {
+            let _ = writeln!(text, "{case:<12} {:.3}", count.value / lossy);
+        }
+    }
+    text
+}
+
 /// Returns the instructions of each call of the C interface beyond those of the Rust function in which the call ends.
 fn beyond_rust(now: &[Count]) -> String {
     let by_name = by_name(now);
@@ -313,6 +334,8 @@ Gungraun result: Ok. 2 without regressions
             counts_of(printed, 32.0),
             [count("parse bytes_64", 239.8), count("idle_poll one_qp", 338.3)]
         );
+        let both = "instructions::loss::both_at_2_percent send_64:x\n  Instructions: 640000|\n";
+        assert_eq!(counts_of(both, 32.0), [count("both_at_2_percent send_64", 100.0)]);
         // A quarter is rounded to the even digit, as printf rounds it.
         let quarter = "instructions::a::f c:x\nInstructions: 7656|\n";
         assert_eq!(counts_of(quarter, 32.0), [count("f c", 239.2)]);
@@ -399,6 +422,18 @@ of the C interface beyond its Rust functions, per call:
 poll_cq            2.5 instructions
 ";
         assert_eq!(beyond_rust(&now), expected);
+    }
+
+    #[test]
+    fn kept_is_of_cases_that_were_counted_twice() {
+        let now = [
+            count("both_without_loss send_64", 2500.0),
+            count("both_without_loss read_64", 5000.0),
+            count("both_at_2_percent send_64", 2750.0),
+        ];
+        let expected =
+            "\nkept at a loss of 2 %, by instructions per data packet of both ends:\nsend_64      0.909\n";
+        assert_eq!(kept(&now), expected);
     }
 
     #[test]

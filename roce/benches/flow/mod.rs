@@ -8,6 +8,7 @@
 #![allow(dead_code)] // each bench uses a part
 
 pub(crate) mod flood;
+pub(crate) mod lossy;
 pub(crate) mod many;
 
 #[path = "../../tests/common/mod.rs"]
@@ -27,6 +28,8 @@ use roce::wire::{HeaderSpec, HeaderTemplate, Opcode, Packet, PacketSpec, Precedi
 
 /// Data packets of a batch: one receive burst.
 pub(crate) const BATCH_PKTS: u32 = 32;
+/// Window under selective repeat.
+const WINDOW_PKTS: u32 = 256;
 /// READs outstanding under selective repeat.
 const READS_MAX: u8 = 2 * BATCH_PKTS as u8;
 /// Number of frame buffers of each port, so small that the buffers stay in the cache.
@@ -45,6 +48,7 @@ const L3: usize = 14;
 pub(crate) enum Case {
     Send64,
     Send4K,
+    Write64,
     Write64K,
     Read64,
     Read64K,
@@ -57,6 +61,7 @@ impl Case {
         match self {
             Case::Send64 => "send_64",
             Case::Send4K => "send_4k",
+            Case::Write64 => "write_64",
             Case::Write64K => "write_64k",
             Case::Read64 => "read_64",
             Case::Read64K => "read_64k",
@@ -69,9 +74,23 @@ impl Case {
 
     fn len_bytes(self) -> u32 {
         match self {
-            Case::Send64 | Case::Read64 => 64,
+            Case::Send64 | Case::Write64 | Case::Read64 => 64,
             Case::Send4K => 4096,
             Case::Write64K | Case::Read64K => 64 << 10,
+        }
+    }
+
+    fn packets(self) -> u32 {
+        self.len_bytes().div_ceil(MTU.bytes())
+    }
+
+    /// Returns the operation, whose remote memory, if any, is that of `peer`.
+    fn op(self, peer: &End) -> SendOp {
+        let (remote_addr, rkey) = (peer.memory.addr(), peer.rkey);
+        match self {
+            Case::Send64 | Case::Send4K => SendOp::Send,
+            Case::Write64 | Case::Write64K => SendOp::Write { remote_addr, rkey },
+            Case::Read64 | Case::Read64K => SendOp::Read { remote_addr, rkey },
         }
     }
 
@@ -107,11 +126,7 @@ impl Flow {
     }
 
     fn selective_with(case: Case, placement: Placement) -> Box<Self> {
-        let recovery = RecoveryScheme::SelectiveRepeat { window_pkts: 256 };
-        // A batch of READs of one response is outstanding as a whole.
-        let (max_rd_atomic, max_dest_rd_atomic) = (READS_MAX, READS_MAX);
-        let conn = ConnAttr { recovery, placement, max_rd_atomic, max_dest_rd_atomic, ..conn(MTU) };
-        let mut flow = Flow::with(case, &conn);
+        let mut flow = Flow::with(case, &selective(placement));
         // The first loss precedes the measurement, because the first loss allocates the memory of the reorder buffer.
         flow.post_behind_a_loss();
         (0..3).for_each(|_| {
@@ -125,7 +140,7 @@ impl Flow {
     fn with(case: Case, conn: &ConnAttr) -> Box<Self> {
         let (port_a, port_b) = ports_of(PORT_FRAMES);
         let (a, mut b) = pair_over(port_a, port_b, MEMORY_BYTES, true, conn);
-        let messages = u64::from(BATCH_PKTS / case.len_bytes().div_ceil(MTU.bytes()));
+        let messages = u64::from(BATCH_PKTS / case.packets());
         (0..messages).for_each(|wr_id| b.post_recv(wr_id, b.sge(0, MTU.bytes())));
         let mut flow = Box::new(Flow { a, b, case, messages, nanos: 0 });
         (0..20).for_each(|_| flow.batch());
@@ -161,12 +176,7 @@ impl Flow {
 
     /// Posts a batch and sends all its packets.
     pub(crate) fn post_to_wire(&mut self) {
-        let (remote_addr, rkey) = (self.b.memory.addr(), self.b.rkey);
-        let op = match self.case {
-            Case::Send64 | Case::Send4K => SendOp::Send,
-            Case::Write64K => SendOp::Write { remote_addr, rkey },
-            Case::Read64 | Case::Read64K => SendOp::Read { remote_addr, rkey },
-        };
+        let op = self.case.op(&self.b);
         let sge = self.a.sge(0, self.case.len_bytes());
         (0..self.messages).for_each(|wr_id| self.a.post(wr_id, op, sge));
         poll_while_busy(&mut self.a, &mut self.nanos);
@@ -220,6 +230,13 @@ impl Flow {
             assert_eq!(cqe.status, WcStatus::Success);
         }
     }
+}
+
+fn selective(placement: Placement) -> ConnAttr {
+    let recovery = RecoveryScheme::SelectiveRepeat { window_pkts: WINDOW_PKTS };
+    // A batch of READs of one response is outstanding as a whole.
+    let (max_rd_atomic, max_dest_rd_atomic) = (READS_MAX, READS_MAX);
+    ConnAttr { recovery, placement, max_rd_atomic, max_dest_rd_atomic, ..conn(MTU) }
 }
 
 /// Kind of a forged packet. SENDs and READ responses have a payload of 4 KiB.

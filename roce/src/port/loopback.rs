@@ -90,6 +90,18 @@ impl LoopbackPort {
         }
     }
 
+    /// Drops the frames in flight to this port for which `is_lost` returns true, except the first `spared`. Returns the
+    /// number of frames left in flight.
+    pub fn lose(&mut self, spared: usize, mut is_lost: impl FnMut(&LoopbackFrame) -> bool) -> usize {
+        let mut incoming = self.incoming.lock();
+        let mut index = 0;
+        incoming.retain(|frame| {
+            index += 1;
+            index <= spared || !is_lost(frame)
+        });
+        incoming.len()
+    }
+
     /// Searches `buffers` from index `next` on for a free buffer, and moves this buffer to index `next`. Examines at
     /// most `SEARCH_MAX` buffers, and no buffer that `tx_reserve` has reserved. Returns false if all examined buffers
     /// are in use.
@@ -233,6 +245,16 @@ mod tests {
         a.tx_flush();
         assert_eq!(held[0].as_ref(), b"1");
         assert!(!send(&mut a, b"4"));
+    }
+
+    #[test]
+    fn frames_in_flight_are_lost_except_those_spared() {
+        let (mut a, mut b) = Loopback::pair(CAPS, CAPS, 8);
+        assert_eq!(b.lose(0, |_| true), 0);
+        assert!([b"1", b"2", b"3", b"4"].iter().all(|frame| send(&mut a, *frame)));
+        assert_eq!(b.lose(2, |frame| frame.as_ref() < b"4".as_slice()), 3);
+        assert_eq!(receive(&mut b, 8), [b"1".to_vec(), b"2".to_vec(), b"4".to_vec()]);
+        assert_eq!(a.lose(0, |_| true), 0, "a port does not lose its own frames");
     }
 
     #[test]
