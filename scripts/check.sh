@@ -23,9 +23,9 @@
 #   miri                 tests under Miri, where rustup has or can install a nightly toolchain with it
 #   fuzz                 each fuzz target for half a minute
 #
-# The last lines name the steps that could not run. Among all steps, image, instructions, miri, package, loom and fuzz,
-# and the released part of test, run beside other steps, because each of them uses one core for most of its time; their
-# output follows that of these other steps.
+# The last lines name the steps that could not run. Among all steps, image, instructions, miri, package and fuzz, and the
+# released part of test, run beside other steps, because each of them uses one core for most of its time; their output
+# follows that of these other steps.
 #
 # packages and image use sudo where the caller is not root; all other steps run as an ordinary user, and no test
 # installs anything. No process is left running; only target/, ~/.cache and (msrv) rustup's toolchains are written.
@@ -425,6 +425,7 @@ all() {
     wrap
     asan
     tsan
+    loom
     join_beside
 }
 
@@ -439,7 +440,6 @@ on_idle_cores() {
 on_one_core() {
     miri
     package
-    loom
     fuzz
 }
 
