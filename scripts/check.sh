@@ -394,7 +394,7 @@ quick() {
     shellcheck
     commits
     step "lints of the engine"
-    cargo clippy --package roce --package netsim --package lab --package verbs --package apps --package xtask --all-targets --locked -- -D warnings
+    cargo clippy --package roce --package benches --package netsim --package lab --package verbs --package apps --package xtask --all-targets --locked -- -D warnings
     step "tests of the engine, $QUICK_TAPES fault tapes"
     find_skips
     cargo test --package roce --package netsim --package lab --package verbs --package apps --package xtask --locked \

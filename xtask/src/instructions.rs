@@ -278,32 +278,41 @@ fn beyond_copy_and_icrc(now: &[Count]) -> String {
     text
 }
 
+/// Returns the pairs of counts of which `partner` names the second: it returns the text of the pair, and the name of the
+/// second count, for the name of the first.
+fn pairs<'a>(
+    now: &'a [Count],
+    partner: impl Fn(&'a str) -> Option<(&'a str, String)>,
+) -> Vec<(&'a str, f64, f64)> {
+    let by_name = by_name(now);
+    let pair = |first: &'a Count| {
+        let (text, second) = partner(&first.name)?;
+        Some((text, first.value, *by_name.get(&*second)?))
+    };
+    now.iter().filter_map(pair).collect()
+}
+
 /// Returns the instructions per data packet without loss, divided by those at a loss of 2 %: of goodput, a CPU that
 /// executes both ends would keep this share.
 fn kept(now: &[Count]) -> String {
-    let by_name = by_name(now);
     let mut text = "\nkept at a loss of 2 %, by instructions per data packet of both ends:\n".to_owned();
-    for count in now {
-        let case = count.name.strip_prefix("both_without_loss ");
-        if let Some((case, lossy)) =
-            case.and_then(|case| Some((case, by_name.get(&*format!("both_at_2_percent {case}"))?)))
-        {
-            let _ = writeln!(text, "{case:<12} {:.3}", count.value / lossy);
-        }
+    for (case, lossless, lossy) in pairs(now, |name| {
+        let case = name.strip_prefix("both_without_loss ")?;
+        Some((case, format!("both_at_2_percent {case}")))
+    }) {
+        let _ = writeln!(text, "{case:<12} {:.3}", lossless / lossy);
     }
     text
 }
 
 /// Returns the instructions of each call of the C interface beyond those of the Rust function in which the call ends.
 fn beyond_rust(now: &[Count]) -> String {
-    let by_name = by_name(now);
     let mut text = "\nof the C interface beyond its Rust functions, per call:\n".to_owned();
-    for count in now {
-        let call = count.name.strip_suffix(" c");
-        if let Some((call, rust)) = call.and_then(|call| Some((call, by_name.get(&*format!("{call} rust"))?)))
-        {
-            let _ = writeln!(text, "{call:<14} {:>7.1} instructions", count.value - rust);
-        }
+    for (call, c, rust) in pairs(now, |name| {
+        let call = name.strip_suffix(" c")?;
+        Some((call, format!("{call} rust")))
+    }) {
+        let _ = writeln!(text, "{call:<14} {:>7.1} instructions", c - rust);
     }
     text
 }

@@ -198,13 +198,8 @@ impl Flow {
 
     /// Posts a WRITE or READ of one packet, then a batch of messages of `self.case`, and sends all their packets.
     fn post_one_more(&mut self) {
-        let (remote_addr, rkey) = (self.b.memory.addr(), self.b.rkey);
-        let op = if self.case.is_read() {
-            SendOp::Read { remote_addr, rkey }
-        } else {
-            SendOp::Write { remote_addr, rkey }
-        };
-        self.a.post(self.messages, op, self.a.sge(0, 64));
+        let one = if self.case.is_read() { Case::Read64 } else { Case::Write64 };
+        self.a.post(self.messages, one.op(&self.b), self.a.sge(0, one.len_bytes()));
         self.post_to_wire();
     }
 
