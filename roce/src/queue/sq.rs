@@ -344,7 +344,7 @@ mod tests {
         fn inline_bytes_last_until_the_request_is_released(
             first in prop_oneof![Just(0), u32::MAX - 40..=u32::MAX],
             depth in 1u32..20,
-            steps in proptest::collection::vec(0u8..8, 0..200),
+            steps in proptest::collection::vec(0u8..8, 0..if cfg!(miri) { 50 } else { 200 }),
         ) {
             let (mut poster, mut queue) = queue(first, depth);
             let mut model = VecDeque::new();
