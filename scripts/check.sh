@@ -256,9 +256,10 @@ package() {
 
 # The same tests with every counter a few steps before its wrap; roce/src/start.rs says which and how far.
 wrap() {
+    find_skips
     step "tests near the wraps of all counters, $QUICK_TAPES fault tapes"
-    SIM_TAPES=$QUICK_TAPES cargo test --package roce --package netsim --package lab --package tests \
-        --features roce/near-wrap --locked -- --skip guest:: --skip ports:: --skip attack:: --skip preload::
+    ROCE_NO_INSTALL=1 ROCE_NEAR_WRAP=1 SIM_TAPES=$QUICK_TAPES \
+        cargo test --workspace --locked -- --skip guest:: --skip ports:: --skip attack:: "${skips[@]}"
 }
 
 guest() {

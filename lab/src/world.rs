@@ -273,7 +273,7 @@ impl Host {
             Some(now_nanos)
         } else {
             self.engine.settle_timers();
-            self.engine.next_deadline().map(|deadline| deadline.nanos_since(start::INSTANT))
+            self.engine.next_deadline().map(|deadline| deadline.nanos_since(start::instant()))
         };
         due_nanos.map(|due_nanos| due_nanos.max(self.ready_nanos).max(now_nanos))
     }
@@ -337,7 +337,7 @@ impl World {
         });
     }
 
-    /// The virtual time in nanoseconds since the start. The engines see the start as [`start::INSTANT`].
+    /// The virtual time in nanoseconds since the start. The engines see the start as [`start::instant()`].
     pub fn now_nanos(&self) -> u64 {
         self.network.borrow().now_nanos()
     }
@@ -426,7 +426,7 @@ impl World {
         for &number in &self.polled {
             let host = &mut self.hosts[number];
             host.refused.set(false);
-            host.wants_poll = host.engine.poll(start::INSTANT.plus_nanos(now_nanos)).more;
+            host.wants_poll = host.engine.poll(start::instant().plus_nanos(now_nanos)).more;
             host.ready_nanos = now_nanos + self.poll_gap_nanos;
             self.due.set(number, host.due_nanos(&self.network.borrow(), now_nanos));
             self.polls += 1;

@@ -60,7 +60,7 @@ impl<P: Port> Flow<P> {
         if op == SendOp::Send {
             (0..2 * WINDOW).for_each(|wr_id| b.post_recv(wr_id, b.sge(0, len_bytes)));
         }
-        Flow { a, b, op, len_bytes, now: start::INSTANT }
+        Flow { a, b, op, len_bytes, now: start::instant() }
     }
 
     /// Reconnects both ends with the congestion control `congestion`. Every packet of the new connection has a CE mark.

@@ -7,7 +7,7 @@
 mod common;
 
 use common::forge::Forged;
-use common::{End, FIRST_PSN, pair, pair_of, settle};
+use common::{End, first_psn, pair, pair_of, settle};
 use roce::engine::SourceChecks;
 use roce::engine::limits::{RETRANSMIT_BURST_PKTS, RETRANSMIT_PKTS_MIN, RETRANSMITS_PER_READ, STALE_PSNS};
 use roce::id::{Gid, Mac, PKey, Qpn};
@@ -46,7 +46,7 @@ fn connected() -> (End, End) {
 #[test]
 fn a_request_from_another_udp_source_port_changes_nothing() {
     let (mut a, mut b) = connected();
-    let right = Forged::to(&b, &a, Opcode::RC_RDMA_WRITE_ONLY, FIRST_PSN.plus(1));
+    let right = Forged::to(&b, &a, Opcode::RC_RDMA_WRITE_ONLY, first_psn().plus(1));
     let wrong = Forged { udp_source_port: right.udp_source_port ^ 1, ..right };
     wrong.send_from(&mut a);
     b.poll(1000);
@@ -62,7 +62,7 @@ fn a_response_from_another_udp_source_port_changes_nothing() {
     a.post(2, SendOp::Send, a.sge(0, 64));
     a.poll(1000);
     let syndrome = Syndrome::Nak(NakCode::RemoteAccessError);
-    let nak = Forged { syndrome, ..Forged::to(&a, &b, Opcode::RC_ACKNOWLEDGE, FIRST_PSN.plus(1)) };
+    let nak = Forged { syndrome, ..Forged::to(&a, &b, Opcode::RC_ACKNOWLEDGE, first_psn().plus(1)) };
     Forged { udp_source_port: 0xC000, ..nak }.send_from(&mut b);
     a.poll(1001);
     let state = a.engine.query_qp(a.qpn).unwrap().0;
@@ -72,28 +72,28 @@ fn a_response_from_another_udp_source_port_changes_nothing() {
 #[test]
 fn the_first_packet_in_order_names_the_port_of_its_direction() {
     let (mut a, mut b) = pair(MTU, 1 << 16, true);
-    let write = Forged::to(&b, &a, Opcode::RC_RDMA_WRITE_ONLY, FIRST_PSN);
+    let write = Forged::to(&b, &a, Opcode::RC_RDMA_WRITE_ONLY, first_psn());
     // A packet that is out of order, or damaged, does not bind the UDP source port.
-    Forged { psn: FIRST_PSN.plus(9), udp_source_port: 7, ..write }.send_from(&mut a);
+    Forged { psn: first_psn().plus(9), udp_source_port: 7, ..write }.send_from(&mut a);
     Forged { sound: false, udp_source_port: 8, ..write }.send_from(&mut a);
     b.poll(1);
     assert_eq!((dropped(&b, "wrong_source_port"), dropped(&b, "rx_icrc_errors")), (0, 1));
     exchange(&mut a, &mut b);
-    Forged { psn: FIRST_PSN.plus(1), udp_source_port: 7, ..write }.send_from(&mut a);
+    Forged { psn: first_psn().plus(1), udp_source_port: 7, ..write }.send_from(&mut a);
     b.poll(100_000);
     assert_eq!(dropped(&b, "wrong_source_port"), 1);
     // Requests and responses are bound to separate UDP source ports; the first response that `b` receives binds the UDP
     // source port of responses. CNPs may have any UDP source port.
     b.post(2, SendOp::Send, b.sge(0, 64));
     b.poll(100_001);
-    let ack = Forged::to(&b, &a, Opcode::RC_ACKNOWLEDGE, FIRST_PSN);
+    let ack = Forged::to(&b, &a, Opcode::RC_ACKNOWLEDGE, first_psn());
     Forged { udp_source_port: 9, ..ack }.send_from(&mut a);
     Forged { udp_source_port: 0, ..Forged::to(&b, &a, Opcode::CNP, Psn::new(0)) }.send_from(&mut a);
     b.poll(100_002);
     assert_eq!((b.completions().len(), b.engine.counters().rp_cnp_ignored), (1, 1));
     b.post(3, SendOp::Send, b.sge(0, 64));
     b.poll(100_003);
-    Forged { psn: FIRST_PSN.plus(1), ..ack }.send_from(&mut a);
+    Forged { psn: first_psn().plus(1), ..ack }.send_from(&mut a);
     b.poll(100_004);
     assert_eq!((b.completions().len(), dropped(&b, "wrong_source_port")), (0, 2));
 }
@@ -101,7 +101,7 @@ fn the_first_packet_in_order_names_the_port_of_its_direction() {
 #[test]
 fn a_frame_with_the_peers_address_and_anothers_mac_changes_nothing() {
     let (mut a, mut b) = connected();
-    let right = Forged::to(&b, &a, Opcode::RC_RDMA_WRITE_ONLY, FIRST_PSN.plus(1));
+    let right = Forged::to(&b, &a, Opcode::RC_RDMA_WRITE_ONLY, first_psn().plus(1));
     let stranger = Mac([2, 0, 0, 0, 0, 0x66]);
     Forged { src_mac: stranger, ..right }.send_from(&mut a);
     b.poll(1000);
@@ -130,7 +130,7 @@ fn what_is_not_to_be_compared_is_not() {
             }
         });
         exchange(&mut a, &mut b);
-        let right = Forged::to(&b, &a, Opcode::RC_RDMA_WRITE_ONLY, FIRST_PSN.plus(1));
+        let right = Forged::to(&b, &a, Opcode::RC_RDMA_WRITE_ONLY, first_psn().plus(1));
         let wrong_mac = Forged { src_mac: Mac([2, 0, 0, 0, 0, 0x66]), ..right };
         let wrong_port = Forged { udp_source_port: 1, psn: right.psn, ..right };
         [wrong_mac, wrong_port].map(|forged| {
@@ -150,14 +150,16 @@ fn what_is_not_to_be_compared_is_not() {
 #[test]
 fn a_mark_far_from_the_psn_expected_notifies_nobody() {
     let (mut a, mut b) = connected();
-    let marked = Forged { traffic_class: 3, ..Forged::to(&b, &a, Opcode::RC_SEND_ONLY, FIRST_PSN.plus(1)) };
-    for psn in [FIRST_PSN.plus(5000), FIRST_PSN.minus(5000), FIRST_PSN.plus(1 << 23)] {
+    let marked = Forged { traffic_class: 3, ..Forged::to(&b, &a, Opcode::RC_SEND_ONLY, first_psn().plus(1)) };
+    for psn in [first_psn().plus(5000), first_psn().minus(5000), first_psn().plus(1 << 23)] {
         Forged { psn, ..marked }.send_from(&mut a);
         b.poll(1000);
     }
     let counters = b.engine.counters();
     assert_eq!((counters.np_ecn_marked_roce_packets, counters.np_cnp_sent), (0, 0), "marks, notifications");
-    for (psn, nanos) in [(FIRST_PSN, 10_000), (FIRST_PSN.plus(1), 20_000), (FIRST_PSN.plus(100), 30_000)] {
+    for (psn, nanos) in
+        [(first_psn(), 10_000), (first_psn().plus(1), 20_000), (first_psn().plus(100), 30_000)]
+    {
         Forged { psn, ..marked }.send_from(&mut a);
         b.poll(nanos);
     }
@@ -172,11 +174,11 @@ fn opcodes_of_manufacturers_are_dropped_without_an_agreement() {
     let opcodes: Vec<Opcode> = numbered.collect();
     assert_eq!(opcodes.len(), 7);
     for opcode in &opcodes {
-        Forged::to(&b, &a, *opcode, FIRST_PSN.plus(1)).send_from(&mut a);
+        Forged::to(&b, &a, *opcode, first_psn().plus(1)).send_from(&mut a);
         b.poll(1000);
     }
     assert_eq!(dropped(&b, "wrong_transport"), opcodes.len() as u64);
-    Forged::to(&b, &a, Opcode::RC_SEND_ONLY, FIRST_PSN.plus(1)).send_from(&mut a);
+    Forged::to(&b, &a, Opcode::RC_SEND_ONLY, first_psn().plus(1)).send_from(&mut a);
     b.poll(1000);
     assert!(
         b.engine.query_qp(b.qpn).is_some_and(|(state, ..)| state == QpState::Rts),
@@ -187,7 +189,7 @@ fn opcodes_of_manufacturers_are_dropped_without_an_agreement() {
 #[test]
 fn junk_is_dropped_by_its_headers_before_its_icrc_is_computed() {
     let (mut a, mut b) = connected();
-    let right = Forged { sound: false, ..Forged::to(&b, &a, Opcode::RC_SEND_ONLY, FIRST_PSN.plus(1)) };
+    let right = Forged { sound: false, ..Forged::to(&b, &a, Opcode::RC_SEND_ONLY, first_psn().plus(1)) };
     let stranger = Gid::from(Ipv4Addr::new(10, 0, 0, 77));
     let wrong = [
         ("unknown_qp", Forged { qpn: Qpn::new(right.qpn.value() ^ 1), ..right }),
@@ -207,17 +209,17 @@ fn junk_is_dropped_by_its_headers_before_its_icrc_is_computed() {
     assert_eq!(b.engine.drop_counters().total(), wrong.len() as u64);
 }
 
-/// `b` has sent nothing: una and max_sent are `FIRST_PSN`.
+/// `b` has sent nothing: una and max_sent are `first_psn`.
 #[test]
 fn responses_far_below_una_are_dropped_before_their_icrc_is_computed() {
     let (mut a, mut b) = connected();
     let ack =
-        Forged { sound: false, payload_len: 0, ..Forged::to(&b, &a, Opcode::RC_ACKNOWLEDGE, FIRST_PSN) };
+        Forged { sound: false, payload_len: 0, ..Forged::to(&b, &a, Opcode::RC_ACKNOWLEDGE, first_psn()) };
     for (psn, is_stale) in [
-        (FIRST_PSN.minus(STALE_PSNS + 1), true),
-        (FIRST_PSN.minus(STALE_PSNS), false),
-        (FIRST_PSN, false),
-        (FIRST_PSN.plus(1), true),
+        (first_psn().minus(STALE_PSNS + 1), true),
+        (first_psn().minus(STALE_PSNS), false),
+        (first_psn(), false),
+        (first_psn().plus(1), true),
     ] {
         let before = [b.engine.counters().stale_responses, dropped(&b, "rx_icrc_errors")];
         Forged { psn, ..ack }.send_from(&mut a);
@@ -236,7 +238,7 @@ fn duplicates_of_a_read_cost_a_bounded_number_of_responses() {
     a.post(1, SendOp::Read { remote_addr, rkey }, a.sge(0, READ_BYTES));
     settle(&mut a, &mut b);
     let before = b.engine.counters().sent_pkts;
-    let mut request = Forged::to(&b, &a, Opcode::RC_RDMA_READ_REQUEST, FIRST_PSN);
+    let mut request = Forged::to(&b, &a, Opcode::RC_RDMA_READ_REQUEST, first_psn());
     request.reth.len_bytes = READ_BYTES;
     for n in 0..2000 {
         request.send_from(&mut a);
@@ -248,7 +250,7 @@ fn duplicates_of_a_read_cost_a_bounded_number_of_responses() {
     let sent = b.engine.counters().sent_pkts - before;
     let read_pkts = u64::from(READ_BYTES / 1024);
     assert!(sent >= read_pkts, "the first duplicate is served: {sent}");
-    // With the feature `near-wrap`, the clock does not begin at 0, and the token bucket is full at the first duplicate.
+    // Near the wraps of all counters, the clock does not begin at 0, and the token bucket is full at the first duplicate.
     // The bound therefore includes `RETRANSMIT_BURST_PKTS`. In the 2 us of this test, no further token accrues.
     let most =
         u64::from(RETRANSMITS_PER_READ) * read_pkts + u64::from(RETRANSMIT_PKTS_MIN) + RETRANSMIT_BURST_PKTS;

@@ -66,7 +66,7 @@ fn an_rnr_nak_is_sent_before_the_queue_pair_ends() {
         b.post(1, SendOp::Write { remote_addr, rkey }, b.sge(0, 8));
         b.poll(0);
         a.post(2, SendOp::Send, a.sge(0, 8));
-        a.engine.push(roce::start::INSTANT);
+        a.engine.push(roce::start::instant());
         b.poll(0);
         a.poll(1);
         ending.of(&mut b);

@@ -24,7 +24,7 @@ fn a_packet_before_a_bad_local_key_is_retransmitted_when_lost() {
     a.poll(0);
     assert_eq!(lose(&mut b), 1);
     a.engine.settle_timers();
-    let timeout_nanos = a.engine.next_deadline().unwrap().nanos_since(start::INSTANT);
+    let timeout_nanos = a.engine.next_deadline().unwrap().nanos_since(start::instant());
     a.poll(timeout_nanos);
     b.poll(timeout_nanos);
     // `b` sends the ACK in its second poll, because it delays an ACK by one poll.

@@ -100,7 +100,7 @@ fn local_operations_complete_after_earlier_and_before_later_work_requests() {
     a.poll(0);
     assert_eq!((lose(&mut b), statuses(&mut a)), (4, vec![]), "all wait for the ACK of the lost WRITE");
     a.engine.settle_timers();
-    let timeout_nanos = a.engine.next_deadline().unwrap().nanos_since(start::INSTANT);
+    let timeout_nanos = a.engine.next_deadline().unwrap().nanos_since(start::instant());
     a.poll(timeout_nanos);
     settle(&mut a, &mut b);
     assert_eq!(statuses(&mut a), [1, 2, 3, 4, 5].map(|wr_id| (wr_id, OK)));
@@ -286,7 +286,7 @@ proptest! {
             }
             a.poll(nanos);
             completed.extend(statuses(&mut a));
-            let deadline = a.engine.next_deadline().map_or(0, |at| at.nanos_since(start::INSTANT));
+            let deadline = a.engine.next_deadline().map_or(0, |at| at.nanos_since(start::instant()));
             prop_assert!(nanos < 60_000_000_000, "{} of {} completed", completed.len(), kinds.len());
             nanos = deadline.max(nanos + 1);
         }

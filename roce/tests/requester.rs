@@ -2,7 +2,7 @@
 
 mod common;
 
-use common::{End, FIRST_PSN, conn, pair_over, ports, ports_of, put, settle, statuses, take};
+use common::{End, conn, first_psn, pair_over, ports, ports_of, put, settle, statuses, take};
 use roce::congestion::CongestionScheme;
 use roce::engine::limits::TX_QUANTUM_PKTS;
 use roce::port::loopback::LoopbackPort;
@@ -30,7 +30,7 @@ enum Post {
 }
 use Post::{FencedWrite, Read, Write};
 
-/// A packet: opcode, PSN minus [`FIRST_PSN`], AckReq.
+/// A packet: opcode, PSN minus [`first_psn`], AckReq.
 type Sent = (Opcode, u32, bool);
 
 const FIRST: Opcode = Opcode::RC_RDMA_WRITE_FIRST;
@@ -89,7 +89,7 @@ fn connected_over(
 fn sent_to(b: &mut End) -> Vec<Sent> {
     let sent = |frame: &Vec<u8>| {
         let Packet { bth, .. } = Packet::parse(frame).unwrap();
-        (bth.opcode, bth.psn.index_in(FIRST_PSN, 1 << 16).unwrap(), bth.ack_req)
+        (bth.opcode, bth.psn.index_in(first_psn(), 1 << 16).unwrap(), bth.ack_req)
     };
     take(b.engine.port_mut()).iter().map(sent).collect()
 }
@@ -179,7 +179,7 @@ fn a_retransmitted_read_counts_once_against_max_rd_atomic() {
         for _ in 0..2 {
             assert_eq!(sent_to(&mut b), [(REQUEST, 0, true)], "{recovery}");
             a.engine.settle_timers();
-            a.poll(a.engine.next_deadline().unwrap().nanos_since(start::INSTANT));
+            a.poll(a.engine.next_deadline().unwrap().nanos_since(start::instant()));
         }
         settle(&mut a, &mut b);
         assert_eq!(statuses(&mut a), [(0, WcStatus::Success), (1, WcStatus::Success)], "{recovery}");

@@ -249,7 +249,7 @@ fn a_drained_send_queue_is_reported_once_and_starts_again() {
     // `push` sends at most 64 of the 100 packets: at the transition to SQD, the message is partly sent.
     a.post(1, SendOp::Write { remote_addr, rkey }, a.sge(0, 100 * MTU_BYTES));
     a.post(2, SendOp::Write { remote_addr, rkey }, a.sge(0, 8));
-    a.engine.push(start::INSTANT);
+    a.engine.push(start::instant());
     a.engine.modify_qp(a.qpn, &to(QpState::Sqd)).unwrap();
     assert_eq!((a.completions(), a.engine.poll_event()), (vec![], None));
     settle(&mut a, &mut b);

@@ -111,7 +111,9 @@ const LIMIT_NANOS: u64 = 60_000_000_000;
 const FRAMES_CUT: u64 = 100_000;
 
 /// First PSNs: a few packets before the wrap.
-const FIRST_PSNS: [Psn; 2] = [start::psn(0xFF_FFFA), start::psn(0x7F_FFFD)];
+fn first_psns() -> [Psn; 2] {
+    [start::psn(0xFF_FFFA), start::psn(0x7F_FFFD)]
+}
 
 /// Two connected queue pairs. Link 0 leads from end 0 to end 1, link 1 back.
 pub struct Pair {
@@ -163,7 +165,7 @@ impl Pair {
         let attr = |host: usize| EndAttr {
             host,
             qpn: self.ends[host].qp.qpn,
-            first_psn: FIRST_PSNS[host],
+            first_psn: first_psns()[host],
             conn: self.conns[host],
         };
         self.world.connect(false, [attr(0), attr(1)]);

@@ -30,7 +30,9 @@ const QPS_MAX: usize = 8192;
 /// Address of the first byte of every host's memory.
 pub(super) const BASE: u64 = 0x1_0000_0000;
 /// First PSNs of the two ends of each connection.
-pub(super) const FIRST_PSNS: [Psn; 2] = [start::psn(0x10_0000), start::psn(0x20_0000)];
+pub(super) fn first_psns() -> [Psn; 2] {
+    [start::psn(0x10_0000), start::psn(0x20_0000)]
+}
 /// Limit of an output queue that is bounded by the input ports' memory only.
 const UNBOUNDED_BYTES: usize = 1 << 40;
 

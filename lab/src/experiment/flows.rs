@@ -11,7 +11,7 @@ use roce::id::Qpn;
 use roce::qp::{QpInit, ServiceType};
 use roce::queue::{SendData, SendFlags, SendOp, SendPoster, SendRequest, Sge, WcStatus};
 
-use super::fabric::{BASE, FIRST_PSNS, HostObjects, Hosts, build};
+use super::fabric::{BASE, HostObjects, Hosts, build, first_psns};
 use super::plan::Point;
 use super::results::{self, FlowResult, PointResult, Sample};
 use super::spec::{Setup, Workload};
@@ -146,7 +146,7 @@ impl<'a> Run<'a> {
         let end = |end: usize, host: usize| EndAttr {
             host,
             qpn: qpns[end],
-            first_psn: FIRST_PSNS[end],
+            first_psn: first_psns()[end],
             conn: transport.conn(end, 1),
         };
         self.hosts.world.connect(false, [end(0, flow.from), end(1, flow.to)]);

@@ -12,7 +12,7 @@ use netsim::rng::SplitMix;
 use roce::id::Qpn;
 use roce::queue::{SendData, SendFlags, SendOp, SendPoster, SendRequest, Sge, WcStatus};
 
-use super::fabric::{BASE, FIRST_PSNS, HostObjects, Hosts, build};
+use super::fabric::{BASE, HostObjects, Hosts, build, first_psns};
 use super::flows::{HEADERS_BYTES, Sampler, network_figures, percentile};
 use super::plan::Point;
 use super::results::{self, PointResult, RateResult};
@@ -105,7 +105,7 @@ impl Run<'_> {
         let attr = |end: usize| EndAttr {
             host: ends[end],
             qpn: qpns[end],
-            first_psn: FIRST_PSNS[end],
+            first_psn: first_psns()[end],
             conn: self.setup.transport.conn(end, max_rd_atomic),
         };
         self.hosts.world.connect(false, [attr(0), attr(1)]);

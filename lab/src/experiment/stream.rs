@@ -31,7 +31,9 @@ const LIMITS: DeviceLimits = DeviceLimits {
 /// Largest number of READs outstanding at either end.
 const MAX_RD_ATOMIC: u8 = 16;
 /// First PSNs of requester and responder.
-const FIRST_PSNS: [Psn; 2] = [start::psn(0x10_0000), start::psn(0x20_0000)];
+fn first_psns() -> [Psn; 2] {
+    [start::psn(0x10_0000), start::psn(0x20_0000)]
+}
 
 struct End {
     qp: QpEnds,
@@ -77,7 +79,7 @@ impl Pair {
         let attr = |host: usize| EndAttr {
             host,
             qpn: ends[host].qp.qpn,
-            first_psn: FIRST_PSNS[host],
+            first_psn: first_psns()[host],
             conn: transport.conn(host, MAX_RD_ATOMIC),
         };
         world.connect(false, [attr(0), attr(1)]);

@@ -157,7 +157,7 @@ impl Flow {
         }
         poll_while_busy(&mut flow.a, &mut flow.nanos);
         while let Some(due) = flow.a.engine.next_deadline() {
-            flow.nanos = flow.nanos.max(due.nanos_since(start::INSTANT));
+            flow.nanos = flow.nanos.max(due.nanos_since(start::instant()));
             poll_while_busy(&mut flow.a, &mut flow.nanos);
         }
         flow

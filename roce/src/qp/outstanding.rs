@@ -90,12 +90,12 @@ impl Outstanding {
         Outstanding {
             queue,
             assignments: CircularArray::new(ASSIGNMENTS_MIN, Assignment::default()),
-            position: start::RING_POSITION,
+            position: start::ring_position(),
             assigned: 0,
             assigned_reads: 0,
             end: first,
-            receives: start::RECEIVE,
-            cursor: start::RING_POSITION,
+            receives: start::receive(),
+            cursor: start::ring_position(),
             read_pkts_max: u32::MAX,
             read_requests: 0,
         }
@@ -106,7 +106,7 @@ impl Outstanding {
     pub(crate) fn start(&mut self, first: Psn, read_pkts_max: u32) {
         debug_assert_eq!(self.assigned, 0);
         self.end = first;
-        self.receives = start::RECEIVE;
+        self.receives = start::receive();
         self.read_pkts_max = read_pkts_max;
         self.read_requests = 0;
     }

@@ -73,7 +73,7 @@ fn who_finds_a_place_for_a_work_request_finds_places_for_its_entries() {
     loom::model(|| {
         let config = PosterConfig::new(3, false, 0);
         let (mut poster, mut queue) =
-            work_queue(start::RING_POSITION, 2, config, Arc::new(Doorbells::new(1)));
+            work_queue(start::ring_position(), 2, config, Arc::new(Doorbells::new(1)));
         queue.set_posting(Posting::Queued);
         assert_eq!((post(&mut poster, 0), post(&mut poster, 1)), (Ok(()), Ok(())));
         let engine = thread::spawn(move || {

@@ -121,7 +121,7 @@ pub(crate) struct Consumer<T, S = Together> {
 /// Creates a ring of at most `depth` elements and allocates all its cells, so that [`Producer::push`] allocates no
 /// memory. Panics if `depth` is not 1 to 2^30; all callers have far smaller limits.
 pub(crate) fn ring<T: Copy + Send>(depth: u32) -> (Producer<T, Apart>, Consumer<T, Apart>) {
-    ring_of(start::RING_POSITION, depth, depth)
+    ring_of(start::ring_position(), depth, depth)
 }
 
 /// Creates a growing ring of at most `depth` elements, with `first` as the position of the first element. Panics as
@@ -430,7 +430,7 @@ mod tests {
     #[test]
     fn two_threads_pass_every_element_in_order() {
         const COUNT: u32 = if cfg!(miri) { 200 } else { 200_000 };
-        let (mut producer, mut consumer) = growing_ring::<u32>(start::RING_POSITION, 48);
+        let (mut producer, mut consumer) = growing_ring::<u32>(start::ring_position(), 48);
         let writer = std::thread::spawn(move || {
             for value in 0..COUNT {
                 while producer.push(value).is_err() {

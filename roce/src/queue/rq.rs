@@ -32,7 +32,7 @@ pub(crate) fn recv_queue(
     slot: usize,
 ) -> (RecvPoster, RecvQueue) {
     let config = PosterConfig::new(size.max_sges, false, slot);
-    let (poster, queue) = work_queue(start::RING_POSITION, size.depth, config, doorbells);
+    let (poster, queue) = work_queue(start::ring_position(), size.depth, config, doorbells);
     (RecvPoster { work: poster }, RecvQueue { work: queue })
 }
 

@@ -48,7 +48,7 @@ pub(crate) fn send_queue(
     doorbells: Arc<Doorbells>,
     slot: usize,
 ) -> (SendPoster, SendQueue) {
-    send_queue_from(start::RING_POSITION, size, signal_all, doorbells, slot)
+    send_queue_from(start::ring_position(), size, signal_all, doorbells, slot)
 }
 
 /// Creates a send queue as [`send_queue`] does, with `first` as the first position of its rings.

@@ -310,7 +310,7 @@ mod tests {
     /// Creates a receive queue for scatter/gather lists of up to 3 entries.
     fn small(depth: u32) -> (WorkPoster<RecvWqe>, WorkQueue<RecvWqe>) {
         let config = PosterConfig::new(3, false, 0);
-        work_queue(start::RING_POSITION, depth, config, Arc::new(Doorbells::new(1)))
+        work_queue(start::ring_position(), depth, config, Arc::new(Doorbells::new(1)))
     }
 
     fn post(poster: &mut WorkPoster<RecvWqe>, wr_id: u64, sges: usize) -> Result<(), PostError> {
@@ -347,7 +347,7 @@ mod tests {
         assert_eq!(post(&mut poster, 1, 4), Err(PostError::TooManySges { count: 4, max: 3 }));
         let huge = [Sge { len_bytes: 1 << 31, ..Sge::default() }; 2];
         assert_eq!(poster.stage_sges(&huge).err(), Some(PostError::TooLong { len_bytes: 1 << 32 }));
-        assert_eq!(poster.sges.as_ref().unwrap().position(), start::RING_POSITION);
+        assert_eq!(poster.sges.as_ref().unwrap().position(), start::ring_position());
         assert_eq!(post(&mut poster, 1, 3), Ok(()));
         assert_eq!(post(&mut poster, 2, 1), Err(PostError::QueueFull { depth: 1 }));
     }

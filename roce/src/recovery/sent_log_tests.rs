@@ -177,7 +177,7 @@ impl Script {
         Script {
             log: SentLog::new(first, WINDOW_PKTS),
             first,
-            now: start::INSTANT,
+            now: start::instant(),
             threshold_pkts,
             reads: Vec::new(),
             model: Model::default(),
@@ -202,7 +202,7 @@ impl Script {
     }
 
     fn nanos(&self) -> u64 {
-        self.now.nanos_since(start::INSTANT)
+        self.now.nanos_since(start::instant())
     }
 
     /// Applies `step` to log and model. Ignores a step that is impossible in the present state.

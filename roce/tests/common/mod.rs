@@ -36,7 +36,9 @@ pub(crate) struct End<P: Port = LoopbackPort> {
 }
 
 /// PSN of the first request of each end.
-pub(crate) const FIRST_PSN: Psn = start::psn(0xFF_FF00);
+pub(crate) fn first_psn() -> Psn {
+    start::psn(0xFF_FF00)
+}
 
 /// Depth of every send and receive queue, in work requests. The ring of each queue has 1,024 entries, the next power of
 /// two.
@@ -122,7 +124,7 @@ pub(crate) fn connect_qp<P: Port>(
     conn: &ConnAttr,
 ) {
     let service = engine.query_qp(qpn).unwrap().2.service;
-    for attr in [conn.to_init(), conn.to_rtr(path, peer, FIRST_PSN), conn.to_rts(FIRST_PSN)] {
+    for attr in [conn.to_init(), conn.to_rtr(path, peer, first_psn()), conn.to_rts(first_psn())] {
         engine.modify_qp(qpn, &attr.of_service(service)).unwrap();
     }
 }
@@ -214,7 +216,7 @@ pub(crate) fn start_datagrams<P: Port>(engine: &mut Engine<P>, qpn: Qpn, qkey: Q
     let conn = ConnAttr::default();
     let init = QpAttr { qkey: Some(qkey), ..conn.to_init() };
     let to_rtr = QpAttr { state: Some(QpState::Rtr), ..QpAttr::default() };
-    for attr in [init, to_rtr, conn.to_rts(FIRST_PSN)] {
+    for attr in [init, to_rtr, conn.to_rts(first_psn())] {
         engine.modify_qp(qpn, &attr.of_service(ServiceType::Ud)).unwrap();
     }
 }
@@ -277,9 +279,9 @@ impl<P: Port> End<P> {
         self.engine.create_qp(&self.small_qp()).unwrap().qpn
     }
 
-    /// Polls the engine at `nanos` nanoseconds after `start::INSTANT`.
+    /// Polls the engine at `nanos` nanoseconds after `start::instant()`.
     pub(crate) fn poll(&mut self, nanos: u64) -> Progress {
-        self.engine.poll(start::INSTANT.plus_nanos(nanos))
+        self.engine.poll(start::instant().plus_nanos(nanos))
     }
 
     pub(crate) fn completions(&mut self) -> Vec<Cqe> {
@@ -290,7 +292,7 @@ impl<P: Port> End<P> {
 /// Polls both ends in turn until both are idle.
 pub(crate) fn settle(a: &mut End, b: &mut End) {
     for nanos in 0..100_000 {
-        let now = start::INSTANT.plus_nanos(nanos);
+        let now = start::instant().plus_nanos(nanos);
         let idle = a.engine.poll(now).is_idle() & b.engine.poll(now).is_idle();
         if idle {
             return;

@@ -232,7 +232,7 @@ impl Hostile {
             sends: VecDeque::new(),
             recvs: VecDeque::new(),
             next_wr_id: 0,
-            now: start::INSTANT,
+            now: start::instant(),
             frames: Vec::new(),
             allocated_bytes: 0,
             bounds: Bounds::default(),

@@ -79,14 +79,14 @@ impl Peer {
             unanswered: 0,
             is_selective: false,
             is_uc: false,
-            receives: start::RECEIVE,
+            receives: start::receive(),
         }
     }
 
     pub(crate) fn restart(&mut self, expected: Psn, is_selective: bool) {
         self.expected = expected;
         self.is_selective = is_selective;
-        self.receives = start::RECEIVE;
+        self.receives = start::receive();
         self.requests.clear();
         self.unanswered = 0;
     }

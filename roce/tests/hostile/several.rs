@@ -72,7 +72,7 @@ impl Several {
         let (cq, poller) = engine.objects().create_cq(4 * DEPTH * count as u32).unwrap();
         let (ends, frames) = (Vec::new(), Vec::new());
         let mut several =
-            Several { engine, setup, arena, ends, now: start::INSTANT, pd, cq, poller, frames, told: 0 };
+            Several { engine, setup, arena, ends, now: start::instant(), pd, cq, poller, frames, told: 0 };
         (0..count).for_each(|_| several.create());
         several
     }

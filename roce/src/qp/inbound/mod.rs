@@ -33,7 +33,7 @@ pub(crate) struct Inbound {
 impl Inbound {
     pub(crate) fn new(mtu_bytes: u32, has_numbered_sends: bool) -> Self {
         let message = Message { mtu_bytes, has_numbered_sends, partial: Partial::None };
-        Inbound { message, recv_seq: start::RECEIVE }
+        Inbound { message, recv_seq: start::receive() }
     }
 
     pub(crate) fn message(&self) -> &Message {

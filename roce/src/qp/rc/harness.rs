@@ -76,6 +76,7 @@ pub(super) struct Pkt {
     pub(super) solicited: bool,
     pub(super) ip_id: u16,
     pub(super) reth: Reth,
+    /// The recv WQE sequence number counts from that of the first receive of the connection.
     pub(super) recveth: RecvEth,
     pub(super) imm: u32,
     pub(super) syndrome: Syndrome,
@@ -95,7 +96,7 @@ impl Pkt {
             solicited: false,
             ip_id: 0,
             reth: Reth { va: VA, rkey: ALL, len_bytes },
-            recveth: RecvEth { recv_seq: start::RECEIVE, packet: 0 },
+            recveth: RecvEth { recv_seq: 0, packet: 0 },
             imm: 0,
             syndrome: Syndrome::ACK,
             sacketh: SackEth {
@@ -113,8 +114,7 @@ impl Pkt {
 
     /// Returns the packet with another RecvETH: receive `number` of the connection, packet `packet` of the message.
     pub(super) const fn numbered(self, number: u32, packet: u32) -> Self {
-        let recv_seq = start::RECEIVE.wrapping_add(number);
-        Pkt { recveth: RecvEth { recv_seq, packet }, ..self }
+        Pkt { recveth: RecvEth { recv_seq: number, packet }, ..self }
     }
 
     /// Returns the frame. `keys`: the R_Keys of the memory regions.
@@ -137,9 +137,10 @@ impl Pkt {
         let rkey = keys.get(self.reth.rkey.0 as usize).copied().unwrap_or(self.reth.rkey);
         // If the opcode lacks a header, the setter of this header writes nothing.
         let _ = parts.set_reth(Reth { rkey, ..self.reth });
-        let _ = parts.set_recveth(self.recveth);
+        let recv_seq = start::receive().wrapping_add(self.recveth.recv_seq);
+        let _ = parts.set_recveth(RecvEth { recv_seq, ..self.recveth });
         let _ = parts.set_immdt(self.imm);
-        let _ = parts.set_aeth(Aeth { syndrome: self.syndrome, msn: start::MSN });
+        let _ = parts.set_aeth(Aeth { syndrome: self.syndrome, msn: start::msn() });
         let _ = parts.set_sacketh(self.sacketh);
         parts.payload.fill(self.fill);
         template.seal(&mut frame, &fields).expect("the frame was just written");
@@ -426,7 +427,7 @@ impl Bench {
         let mut payload_bytes = 0;
         for packet in packets {
             let msn =
-                packet.aeth().map(|aeth| aeth.msn.value().wrapping_sub(start::MSN.value()) % Psn::COUNT);
+                packet.aeth().map(|aeth| aeth.msn.value().wrapping_sub(start::msn().value()) % Psn::COUNT);
             self.msns.extend(msn);
             if packet.info.operation == Operation::ReadResponse {
                 self.read_payload.extend(packet.payload);

@@ -66,7 +66,7 @@ impl Responder {
             acks: AckPolicy::new(config.first_psn),
             order: Order::new(&config),
             recovery,
-            msn: start::MSN,
+            msn: start::msn(),
             has_reads: false,
             inbound: Inbound::new(config.mtu_bytes, recovery.accepts_numbered_sends()),
             reads: Box::new(ReadQueue::new(config.max_dest_rd_atomic, selective, config.mtu_bytes)),
