@@ -23,7 +23,7 @@
 #   miri                 tests under Miri, where rustup has or can install a nightly toolchain with it
 #   fuzz                 each fuzz target for half a minute
 #
-# The last lines name the steps that could not run. Among all steps, image, instructions, miri, package and fuzz, and the
+# The last lines name the steps that could not run. Among all steps, image, instructions, package, miri and fuzz, and the
 # released part of test, run beside other steps, because each of them uses one core for most of its time; their output
 # follows that of these other steps.
 #
@@ -58,6 +58,14 @@ beside() {
 # Gives this process, and those that it will start, processors only while no other process needs them (SCHED_IDLE).
 yield_processors() {
     chrt --idle --pid 0 "$BASHPID"
+}
+
+# Ends yield_processors for the step beside the others and the processes that it has started, where the rights suffice.
+share_processors() {
+    local pid
+    for pid in $(pgrep --pgroup "$beside_pid"); do
+        chrt --all-tasks --other --pid 0 "$pid" 2>/dev/null || true
+    done
 }
 
 # Waits for the step beside the others, prints its output, and fails if the step failed. The step is a process of its
@@ -208,8 +216,10 @@ may_tcx() {
         printf '6.6\n%s\n' "$(uname -r)" | sort --version-sort --check=quiet
 }
 
-# Sets `skips` to the options that leave out the tests whose rights are missing here, and names these tests as not run.
+# Sets `skips` to the options that leave out the tests whose rights are missing here, and names these tests, once, as
+# not run.
 find_skips() {
+    ! declare -p skips >/dev/null 2>&1 || return 0
     skips=()
     chrt --fifo 1 true 2>/dev/null || {
         skips+=(--skip a_fifo_thread_that_polls)
@@ -258,6 +268,7 @@ package() {
 wrap() {
     find_skips
     step "tests near the wraps of all counters, $QUICK_TAPES fault tapes"
+    cargo build --workspace --bins --lib --locked
     ROCE_NO_INSTALL=1 ROCE_NEAR_WRAP=1 SIM_TAPES=$QUICK_TAPES \
         cargo test --workspace --locked -- --skip guest:: --skip ports:: --skip attack:: "${skips[@]}"
 }
@@ -302,7 +313,7 @@ loom() {
 cargo_for_asan() {
     local command=$1
     shift
-    RUSTC_BOOTSTRAP=1 CARGO_PROFILE_DEV_OPT_LEVEL=1 \
+    RUSTC_BOOTSTRAP=1 CARGO_PROFILE_DEV_OPT_LEVEL=0 \
         RUSTFLAGS="--cfg sanitizer -Zsanitizer=address -Cunsafe-allow-abi-mismatch=sanitizer -Cforce-frame-pointers=yes" \
         cargo "$command" --locked --target "$(host)" --target-dir target/address "$@"
 }
@@ -313,7 +324,7 @@ cargo_for_asan() {
 cargo_for_tsan() {
     local command=$1
     shift
-    CARGO_PROFILE_DEV_OPT_LEVEL=1 RUSTFLAGS="--cfg sanitizer -Zsanitizer=thread -Cforce-frame-pointers=yes" \
+    CARGO_PROFILE_DEV_OPT_LEVEL=0 RUSTFLAGS="--cfg sanitizer -Zsanitizer=thread -Cforce-frame-pointers=yes" \
         cargo "+$MIRI_TOOLCHAIN" "$command" -Zbuild-std=std,test --locked --target "$(host)" --target-dir target/thread "$@"
 }
 
@@ -343,9 +354,9 @@ run_c_program() {
 # CFLAGS instruments the C code of dpdk-sys; gcc's instrumentation works with the runtime of rustc. DPDK's libraries
 # stay as they are installed.
 asan() {
+    local -x CFLAGS="-fsanitize=address -fno-omit-frame-pointer"
     step "tests of memory, queues, headers and recovery, under AddressSanitizer"
     test_some cargo_for_asan test --package roce --lib -- mem:: queue:: wire:: recovery::
-    local -x CFLAGS="-fsanitize=address -fno-omit-frame-pointer"
     local -x LSAN_OPTIONS="suppressions=$PWD/scripts/lsan.supp print_suppressions=0"
     step "tests of DPDK's owners, under AddressSanitizer"
     ROCE_NO_INSTALL=1 test_some cargo_for_asan test --package dpdk-ffi --lib --tests
@@ -418,28 +429,25 @@ all() {
     build
     join_beside
     tests
+    wrap
+    # Alone: the kernel of the guest gives up packets and connections that wait for a processor.
+    guest
     beside on_idle_cores
     live
-    join_beside
-    guest
-    beside on_one_core
-    wrap
+    share_processors
     asan
     tsan
     loom
     join_beside
 }
 
-# Programs of live ports sleep for half of their time.
+# Programs of live ports sleep for half of their time. Miri comes first, so that it has installed its toolchain before
+# tsan, which runs beside this, looks for it.
 on_idle_cores() {
     yield_processors
+    miri
     instructions
     released
-}
-
-# Miri comes first, so that it has installed its toolchain before tsan, which runs beside this, looks for it.
-on_one_core() {
-    miri
     package
     fuzz
 }

@@ -87,12 +87,13 @@ _install_or_refresh() {
 }
 
 # need_tool CRATE VERSION COMMAND...: installs VERSION of CRATE into target/tools, which comes first in PATH then, unless
-# COMMAND --version is that already. Unoptimised, because these tools only start others, or read one file.
+# COMMAND --version is that already. Unoptimised and without debug information: these tools only start others, or read
+# one file.
 need_tool() {
     local crate=$1 version=$2 tools=${CARGO_TARGET_DIR:-$PWD/target}/tools
     shift 2
     export PATH=$tools/bin:$PATH
     [ "$("$@" --version 2>/dev/null)" != "$crate $version" ] || return 0
     echo "Installing $crate $version into $tools (a minute or two)"
-    cargo install --quiet --locked --debug --root "$tools" --version "$version" "$crate"
+    CARGO_PROFILE_DEV_DEBUG=0 cargo install --quiet --locked --debug --root "$tools" --version "$version" "$crate"
 }
