@@ -240,8 +240,12 @@ find_skips() {
 }
 
 tests() {
-    find_skips
     step "tests, without the guest and live ports"
+    run_tests
+}
+
+run_tests() {
+    find_skips
     # `cargo test` does not build a library that no test is linked with.
     cargo build --workspace --bins --lib --locked
     ROCE_NO_INSTALL=1 cargo test --workspace --locked -- --skip guest:: --skip ports:: --skip attack:: "${skips[@]}"
@@ -266,11 +270,8 @@ package() {
 
 # The same tests with every counter a few steps before its wrap; roce/src/start.rs says which and how far.
 wrap() {
-    find_skips
     step "tests near the wraps of all counters, $QUICK_TAPES fault tapes"
-    cargo build --workspace --bins --lib --locked
-    ROCE_NO_INSTALL=1 ROCE_NEAR_WRAP=1 SIM_TAPES=$QUICK_TAPES \
-        cargo test --workspace --locked -- --skip guest:: --skip ports:: --skip attack:: "${skips[@]}"
+    SIM_TAPES=$QUICK_TAPES ROCE_NEAR_WRAP=1 run_tests
 }
 
 guest() {

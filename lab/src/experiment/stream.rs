@@ -6,11 +6,9 @@ use roce::engine::limits::{DeviceLimits, REORDER_BYTES};
 use roce::id::{LKey, RKey};
 use roce::mem::{Access, Memory};
 use roce::port::Payload;
-use roce::psn::Psn;
 use roce::queue::{RecvRequest, SendData, SendFlags, SendOp, SendRequest, Sge, WcStatus};
-use roce::start;
 
-use super::fabric::POLL_GAP_NANOS;
+use super::fabric::{POLL_GAP_NANOS, first_psns};
 use super::plan::Point;
 use super::results::{self, PointResult};
 use super::spec::{Op, PORT_MTU_BYTES, Setup, Workload};
@@ -30,10 +28,6 @@ const LIMITS: DeviceLimits = DeviceLimits {
 };
 /// Largest number of READs outstanding at either end.
 const MAX_RD_ATOMIC: u8 = 16;
-/// First PSNs of requester and responder.
-fn first_psns() -> [Psn; 2] {
-    [start::psn(0x10_0000), start::psn(0x20_0000)]
-}
 
 struct End {
     qp: QpEnds,

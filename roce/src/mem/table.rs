@@ -439,7 +439,10 @@ mod tests {
         /// deregistered regions (`gone`) and for key 0.
         #[test]
         fn every_region_is_found_and_no_other(
-            steps in prop::collection::vec((any::<bool>(), any::<prop::sample::Index>()), 0..if cfg!(miri) { 100 } else { 300 }),
+            steps in prop::collection::vec(
+                (any::<bool>(), any::<prop::sample::Index>()),
+                0..if cfg!(miri) { 100 } else { 300 },
+            ),
         ) {
             const REGIONS_MAX: usize = 40;
             let mut view = MemoryView::alone(REGIONS_MAX);
