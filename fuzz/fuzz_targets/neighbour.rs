@@ -3,8 +3,10 @@
 
 use libfuzzer_sys::fuzz_target;
 
-#[path = "../../roce/tests/stations/mod.rs"]
+#[path = "../../roce/tests/engine/stations/mod.rs"]
 mod stations;
+#[path = "../../roce/tests/engine/wire_port.rs"]
+mod wire_port;
 
 fuzz_target!(|script: &[u8]| {
     stations::run(script);

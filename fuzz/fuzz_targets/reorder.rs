@@ -3,8 +3,10 @@
 
 use libfuzzer_sys::fuzz_target;
 
-#[path = "../../roce/tests/hostile/mod.rs"]
+#[path = "../../roce/tests/engine/hostile/mod.rs"]
 mod hostile;
+#[path = "../../roce/tests/engine/wire_port.rs"]
+mod wire_port;
 
 fuzz_target!(|script: &[u8]| {
     hostile::crowd::run(script);

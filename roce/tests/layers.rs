@@ -39,7 +39,7 @@ const UNSAFE: &[&str] = &[
     "roce/src/mem/table.rs",
     "roce/src/prefetch.rs",
     "roce/src/queue/ring.rs",
-    "roce/tests/hostile/memory.rs",
+    "roce/tests/engine/hostile/memory.rs",
     // Processes that fork, which the standard library does not offer.
     "tests/src/bin/roce-fork.rs",
     "tests/src/bin/roce-threads.rs",

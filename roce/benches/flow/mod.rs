@@ -11,7 +11,7 @@ pub(crate) mod flood;
 pub(crate) mod lossy;
 pub(crate) mod many;
 
-#[path = "../../tests/common/mod.rs"]
+#[path = "../../tests/engine/common/mod.rs"]
 mod common;
 
 pub(crate) use common::conn;

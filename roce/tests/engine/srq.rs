@@ -1,8 +1,6 @@
 //! Shared receive queues (IBA 10.2.9): order of receives, limit, and the receive that a queue pair has taken.
 
-mod common;
-
-use common::{End, conn, connect_qp, pair, settle};
+use crate::common::{self, End, conn, connect_qp, pair, settle};
 use proptest::prelude::*;
 use roce::engine::{CreateError, DestroyError, Event};
 use roce::id::Qpn;

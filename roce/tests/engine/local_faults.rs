@@ -1,8 +1,6 @@
 //! Work requests that fail before their first packet is sent; earlier work requests complete.
 
-mod common;
-
-use common::{End, pair, settle, statuses};
+use crate::common::{End, pair, settle, statuses};
 use roce::port::Port;
 use roce::qp::{PathMtu, QpAttr, QpState};
 use roce::queue::{SendOp, Sge, WcStatus};

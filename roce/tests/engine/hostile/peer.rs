@@ -1,7 +1,7 @@
 //! The peer: builds the frames of a script's steps, and records requests of the engine.
 
-use super::port::MTU_BYTES;
 use super::tape::{Damage, Kind, PacketPlan, PsnPlan};
+use crate::wire_port::MTU_BYTES;
 use roce::id::{Gid, Mac, Msn, PKey, Qpn};
 use roce::psn::Psn;
 use roce::start;

@@ -1,8 +1,6 @@
 //! Responses that are due when the application destroys a queue pair, or changes its state to ERR or RESET.
 
-mod common;
-
-use common::{End, pair, pair_over, ports_of};
+use crate::common::{self, End, pair, pair_over, ports_of};
 use roce::engine::Progress;
 use roce::engine::limits::{TX_BUDGET_PKTS, TX_QUANTUM_PKTS};
 use roce::port::Port;

@@ -4,10 +4,8 @@
 //!   a <---- connected ----> b      a stranger sends to b from the port of a, and to a from the port of b
 //! ```
 
-mod common;
-
-use common::forge::Forged;
-use common::{End, first_psn, pair, pair_of, settle};
+use crate::common::forge::Forged;
+use crate::common::{End, first_psn, pair, pair_of, settle};
 use roce::engine::SourceChecks;
 use roce::engine::limits::{RETRANSMIT_BURST_PKTS, RETRANSMIT_PKTS_MIN, RETRANSMITS_PER_READ, STALE_PSNS};
 use roce::id::{Gid, Mac, PKey, Qpn};

@@ -1,8 +1,6 @@
 //! Packets that a requester sends before any response, by posted work requests and by attributes of the connection.
 
-mod common;
-
-use common::{End, conn, first_psn, pair_over, ports, ports_of, put, settle, statuses, take};
+use crate::common::{End, conn, first_psn, pair_over, ports, ports_of, put, settle, statuses, take};
 use roce::congestion::CongestionScheme;
 use roce::engine::limits::TX_QUANTUM_PKTS;
 use roce::port::loopback::LoopbackPort;

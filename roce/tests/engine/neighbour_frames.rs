@@ -1,7 +1,6 @@
 //! One engine with honest and hostile neighbours: replay of the fuzz corpus, and random scripts.
 
-mod stations;
-
+use crate::stations;
 use proptest::prelude::*;
 use std::path::PathBuf;
 

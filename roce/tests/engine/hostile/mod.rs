@@ -18,13 +18,12 @@
 pub(crate) mod crowd;
 mod memory;
 mod peer;
-mod port;
 pub(crate) mod several;
 pub(crate) mod tape;
 
+use crate::wire_port::{STALE, WirePort};
 use memory::{Arena, FOREIGN, GUARD, PRIVATE, REGION_BYTES};
 use peer::Peer;
-use port::{STALE, WirePort};
 use roce::engine::limits::{DEFAULT_WINDOW_PKTS, DeviceLimits};
 use roce::engine::{Engine, EngineConfig, Event, Progress};
 use roce::id::{Gid, LKey, Mac, Qpn};

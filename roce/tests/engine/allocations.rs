@@ -1,9 +1,7 @@
 //! After a warm-up, neither end of a connection allocates memory for packets. The tests transfer SENDs, WRITEs and
 //! READs of several sizes, with and without retransmissions.
 
-mod common;
-
-use common::{End, conn, connect, pair_over, ports};
+use crate::common::{End, conn, connect, pair_over, ports};
 use roce::port::Port;
 use roce::port::events::{EventPlan, EventPsn, EventQp, Events, PacketEvent};
 use roce::port::fault::{Fault, FaultConfig, FaultDirection};

@@ -12,13 +12,10 @@
 //! * The engine becomes idle after each step.
 
 mod frames;
-#[path = "../hostile/port.rs"]
-#[allow(dead_code)] // another harness uses the rest
-mod port;
 mod tape;
 
+use crate::wire_port::WirePort;
 use frames::Question;
-use port::WirePort;
 use roce::engine::limits::{DeviceLimits, NEIGHBOUR_FRAMES_PER_POLL};
 use roce::engine::{Engine, EngineConfig};
 use roce::id::{Gid, Mac, Qpn};

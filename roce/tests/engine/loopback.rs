@@ -1,8 +1,6 @@
 //! Two engines in one thread over loopback ports: all operations, and their completions.
 
-mod common;
-
-use common::{DEPTH, pair, settle};
+use crate::common::{DEPTH, pair, settle};
 use roce::engine::Event;
 use roce::id::Qpn;
 use roce::qp::{AddressVector, ConnAttr, ModifyError, PathMtu, Placement, QpAttr, QpState};

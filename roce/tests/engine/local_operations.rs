@@ -1,9 +1,7 @@
 //! Local operations of a send queue: local invalidate (IBA 10.6.5) is executed and completes in the order of the send
 //! queue, without a packet.
 
-mod common;
-
-use common::{End, conn, pair, pair_over, ports, settle, statuses, uc_pair_over};
+use crate::common::{End, conn, pair, pair_over, ports, settle, statuses, uc_pair_over};
 use proptest::prelude::*;
 use roce::engine::Event;
 use roce::engine::limits::TX_BUDGET_PKTS;

@@ -1,10 +1,9 @@
 //! The reorder buffer of an engine: share per queue pair, expiry, and conflicts with forged packets.
 
-mod hostile;
-
-use hostile::REORDER_BYTES;
-use hostile::several::{Several, setup};
-use hostile::tape::Kind;
+use crate::hostile;
+use crate::hostile::REORDER_BYTES;
+use crate::hostile::several::{Several, setup};
+use crate::hostile::tape::Kind;
 use proptest::prelude::*;
 use roce::qp::{Placement, QpState};
 use roce::recovery::RecoveryScheme;

@@ -2,9 +2,9 @@
 
 use super::memory::{Arena, REGION_BYTES};
 use super::peer::{ETH_LEN, Peer, reseal};
-use super::port::WirePort;
 use super::tape::{self, Kind, RethPlan, Setup, Target};
 use super::{DEPTH, connect, engine, gid, qp_init};
+use crate::wire_port::WirePort;
 use roce::engine::Engine;
 use roce::id::{Gid, Qpn};
 use roce::mem::PdId;

@@ -1,8 +1,8 @@
 //! Unreliable connections (IBA 9.8): completely received messages are executed, all other messages are dropped.
 
-mod common;
-
-use common::{End, conn, connect_qp, pair, ports, put, settle, state_of, statuses, take, uc_pair_over};
+use crate::common::{
+    self, End, conn, connect_qp, pair, ports, put, settle, state_of, statuses, take, uc_pair_over,
+};
 use proptest::prelude::*;
 use roce::engine::Event;
 use roce::id::LKey;

@@ -1,10 +1,10 @@
 //! Unreliable datagrams (IBA 9.8.3): each packet is a message to the queue pair and the address that its work request
 //! names; a packet that cannot be received is dropped without a response.
 
-mod common;
-
-use common::forge::Forged;
-use common::{End, conn, pair, ports, put, settle, start_datagrams, state_of, statuses, take, ud_pair_over};
+use crate::common::forge::Forged;
+use crate::common::{
+    self, End, conn, pair, ports, put, settle, start_datagrams, state_of, statuses, take, ud_pair_over,
+};
 use proptest::prelude::*;
 use roce::engine::{CreateError, DestroyError, Event};
 use roce::id::{AhId, Gid, LKey, Mac, PKey, QKey, Qpn};

@@ -1,8 +1,6 @@
 //! Many queue pairs of one device: objects in use, queue pairs in error, a neighbour that moves, memory, QPN prefixes.
 
-mod common;
-
-use common::{DEPTH, End, connect_qp, pair, pair_of, pair_over, ports_of, settle, take};
+use crate::common::{self, DEPTH, End, connect_qp, pair, pair_of, pair_over, ports_of, settle, take};
 use roce::engine::limits::CACHED_QPS;
 use roce::engine::{DestroyError, EngineConfig, QpHandles, QpnPrefix};
 use roce::id::{Mac, Qpn};

@@ -1,8 +1,6 @@
 //! Layer 2: frames that a device accepts or drops by Ethernet destination and VLAN.
 
-mod common;
-
-use common::{End, conn, connect, pair, settle};
+use crate::common::{End, conn, connect, pair, settle};
 use roce::id::{Gid, Mac};
 use roce::port::{Port, loopback::LoopbackPort};
 use roce::qp::{AddressVector, PathMtu, QpAttr, QpState};

@@ -1,8 +1,6 @@
 //! Bits that an attacker must guess: compares the engine with docs/THREATS.md.
 
-mod common;
-
-use common::{pair, pair_of};
+use crate::common::{pair, pair_of};
 use roce::engine::limits::{
     DEFAULT_WINDOW_PKTS, QUARANTINE_NUMBERS, RETRANSMIT_PKTS_MIN, RETRANSMIT_PKTS_PER_SEC,
     RETRANSMITS_PER_READ, STALE_PSNS,
@@ -101,7 +99,7 @@ fn the_page_says_what_an_attack_costs() {
         ),
         ("WRITE by the connected peer, rkey not known", [None, None, None, key]),
     ];
-    let page = include_str!("../../docs/THREATS.md");
+    let page = include_str!("../../../docs/THREATS.md");
     let table =
         page.split("\n\n").find(|part| part.starts_with("| attack |")).expect("the page has the table");
     let written: Vec<&str> = table.lines().skip(2).collect();

@@ -1,8 +1,6 @@
 //! CNPs from end to end: packets that elicit CNPs, and queue pairs that reduce their rate.
 
-mod common;
-
-use common::{End, conn, connect, pair, pair_over, ports, put, settle, take};
+use crate::common::{End, conn, connect, pair, pair_over, ports, put, settle, take};
 use roce::congestion::CongestionScheme;
 use roce::id::{Gid, Mac, PKey, Qpn};
 use roce::port::Port;

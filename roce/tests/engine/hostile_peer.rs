@@ -1,7 +1,6 @@
 //! One engine with a hostile peer: replay of the fuzz corpus, and random scripts.
 
-mod hostile;
-
+use crate::hostile;
 use proptest::prelude::*;
 use std::path::PathBuf;
 

@@ -1,13 +1,11 @@
 //! Protection domains, memory regions and completion queues that several engines of a device use.
 
-mod common;
-
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::mpsc;
 use std::thread;
 use std::time::Duration;
 
-use common::{End, conn, connect_qp, pair_of_device, pair_over, ports, post_send, settle};
+use crate::common::{End, conn, connect_qp, pair_of_device, pair_over, ports, post_send, settle};
 use roce::engine::limits::DeviceLimits;
 use roce::engine::{DestroyError, Event, SharedObjects};
 use roce::mem::{Access, Memory};
