@@ -21,7 +21,7 @@ use super::copy::{Memory, Span};
 use super::epoch::{Epoch, Epochs};
 use super::mr::{Access, MemoryError, MemoryRegion, PdId, RegisterError};
 use crate::id::{LKey, RKey};
-use crate::sync::atomic::{AtomicPtr, AtomicU32, Ordering};
+use crate::sync::atomic::{AtomicPtr, AtomicU32, AtomicU64, Ordering};
 use crate::sync::{Mutex, MutexGuard};
 use crate::table::QUARANTINE_NUMBERS;
 
@@ -94,6 +94,8 @@ struct Control {
 pub(crate) struct MemoryTable {
     /// From `Box::into_raw`; replaced only by a thread that holds the lock of `control`.
     places: AtomicPtr<Places>,
+    /// Number of regions deregistered or invalidated.
+    revocations: AtomicU64,
     control: Mutex<Control>,
     epochs: Epochs,
 }
@@ -102,7 +104,12 @@ impl MemoryTable {
     pub(crate) fn new(max_regions: usize) -> Self {
         let places = Box::into_raw(Box::new(Places::new(PLACES_MIN)));
         let control = Control { max_regions, regions: 0, used_places: 0, quarantine: VecDeque::new() };
-        MemoryTable { places: AtomicPtr::new(places), control: Mutex::new(control), epochs: Epochs::new() }
+        MemoryTable {
+            places: AtomicPtr::new(places),
+            revocations: AtomicU64::new(0),
+            control: Mutex::new(control),
+            epochs: Epochs::new(),
+        }
     }
 
     fn control(&self) -> MutexGuard<'_, Control> {
@@ -176,6 +183,7 @@ impl MemoryTable {
         let mut control = self.control();
         let place = self.places(&control).find(lkey.0).ok()?;
         let region = NonNull::new(place.region.swap(ptr::null_mut(), Ordering::AcqRel))?;
+        self.revocations.fetch_add(1, Ordering::Release);
         control.regions -= 1;
         control.quarantine.push_back(lkey.0);
         if control.quarantine.len() > QUARANTINE_NUMBERS {
@@ -296,7 +304,15 @@ impl MemoryView {
             return Err(MemoryError::WrongPd);
         }
         region.invalidate();
+        self.table.revocations.fetch_add(1, Ordering::Release);
         Ok(())
+    }
+
+    /// Returns the number of regions of the device deregistered or invalidated. While it does not change, `open_local`
+    /// and `open_remote` grant each access again that they have granted. A deregistration that has returned is counted.
+    #[inline]
+    pub(crate) fn revocations(&self) -> u64 {
+        self.table.revocations.load(Ordering::Acquire)
     }
 
     /// Creates a memory table and a view of this table, and begins the epoch (`enter`).
@@ -368,6 +384,7 @@ mod tests {
         let (mut view, _, lkey, rkey) = table();
         assert_eq!(view.invalidate(PdId(2), rkey), Err(MemoryError::WrongPd));
         assert_eq!(view.invalidate(PdId(1), RKey(rkey.0 ^ 1)), Err(MemoryError::UnknownKey));
+        assert_eq!(view.revocations(), 0);
         let open = |access| view.open_local(PdId(1), lkey, 0x1000, 1, access).map(|span| span.len_bytes());
         assert_eq!(open(Access::NONE), Ok(1), "a failed invalidation has no effect");
         for _ in 0..2 {
@@ -376,7 +393,9 @@ mod tests {
                 assert_eq!(open(access), Err(MemoryError::NoAccess));
             }
         }
+        assert_eq!(view.revocations(), 2);
         assert_eq!(view.with_table(|table| table.deregister(lkey)), Some(PdId(1)));
+        assert_eq!(view.revocations(), 3);
         assert_eq!(view.invalidate(PdId(1), rkey), Err(MemoryError::UnknownKey));
     }
 

@@ -19,6 +19,8 @@
 //! out-of-order packets, and the version received last is placed. Retransmissions by the peer then overwrite forged
 //! bytes.
 
+#[cfg(doc)]
+use crate::mem::MemoryView;
 use crate::psn::Psn;
 use crate::qp::request::{Request, RqOffset};
 use crate::qp::segment::packets_in;
@@ -43,10 +45,12 @@ pub(crate) struct Placed {
     len_bytes: u32,
     ack_req: bool,
     solicited: bool,
+    /// [`MemoryView::revocations`] before the access was checked.
+    revocations: u64,
 }
 
 impl Placed {
-    fn new(packet: &Packet<'_>, target: Target) -> Self {
+    fn new(packet: &Packet<'_>, target: Target, revocations: u64) -> Self {
         Placed {
             info: packet.info,
             target,
@@ -55,6 +59,7 @@ impl Placed {
             len_bytes: packet.len_bytes(),
             ack_req: packet.bth.ack_req,
             solicited: packet.bth.solicited,
+            revocations,
         }
     }
 }
@@ -107,11 +112,16 @@ impl Request for Placed {
 
 /// State of an out-of-order PSN.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum SlotState {
+pub(super) enum SlotState {
     /// The payload is not placed.
     Empty,
     /// The payload is placed, and `Placing::records` has the header fields.
     Recorded,
+    /// As `Recorded`, of a WRITE ONLY without immediate. The execution needs no header fields but the length, unless
+    /// access may have been revoked since the placement.
+    WriteOnly,
+    /// As `Recorded`, of a SEND ONLY.
+    SendOnly,
     /// The payload of a SEND MIDDLE is placed. The execution of a MIDDLE needs no header fields.
     SendMiddle,
     WriteMiddle,
@@ -157,7 +167,7 @@ impl Placing {
     }
 
     #[inline]
-    fn slot_state(&self, psn: Psn) -> SlotState {
+    pub(super) fn slot_state(&self, psn: Psn) -> SlotState {
         *self.slots.at(psn.value())
     }
 
@@ -215,34 +225,32 @@ impl Placing {
     }
 
     /// Marks the payload of `packet` as placed. `rq_offset`: for a SEND, the receive and the offset in the message at
-    /// which the payload was placed; `None` for a WRITE.
+    /// which the payload was placed; `None` for a WRITE. `revocations`: [`MemoryView::revocations`] before the access was
+    /// checked.
     #[inline]
-    pub(super) fn mark_placed(&mut self, packet: &Packet<'_>, rq_offset: Option<RqOffset>) {
+    pub(super) fn mark_placed(&mut self, packet: &Packet<'_>, rq_offset: Option<RqOffset>, revocations: u64) {
         let place = packet.bth.psn.value();
         *self.fingerprints.at_mut(place) = packet.fingerprint();
         let state = match (packet.info.position, rq_offset) {
             (Position::Middle, Some(_)) => SlotState::SendMiddle,
             (Position::Middle, None) => SlotState::WriteMiddle,
+            (Position::Only, None) if !packet.info.has_immediate => SlotState::WriteOnly,
+            (Position::Only, Some(_)) => SlotState::SendOnly,
             _ => SlotState::Recorded,
         };
         *self.slots.at_mut(place) = state;
-        if state == SlotState::Recorded {
-            self.record(packet, rq_offset);
+        if !matches!(state, SlotState::WriteMiddle | SlotState::SendMiddle) {
+            self.record(packet, rq_offset, revocations);
         }
     }
 
-    fn record(&mut self, packet: &Packet<'_>, rq_offset: Option<RqOffset>) {
+    fn record(&mut self, packet: &Packet<'_>, rq_offset: Option<RqOffset>, revocations: u64) {
         let psn = packet.bth.psn;
         let target = rq_offset.map_or_else(|| Target::Remote(packet.reth()), Target::Receive);
-        *self.records.at_mut(psn.value()) = Some(Placed::new(packet, target));
+        *self.records.at_mut(psn.value()) = Some(Placed::new(packet, target, revocations));
         if rq_offset.is_none() && packet.info.position == Position::First {
             self.write_firsts.insert(psn);
         }
-    }
-
-    #[inline]
-    pub(super) fn contains(&self, psn: Psn) -> bool {
-        self.slot_state(psn) != SlotState::Empty
     }
 
     /// Returns whether `packet` has the same content as the packet placed at its PSN. If not, the two packets are a
@@ -258,8 +266,31 @@ impl Placing {
     }
 
     /// Returns the record of `psn`; `None` if `psn` is not placed, or is a placed MIDDLE.
-    pub(super) fn get(&self, psn: Psn) -> Option<Placed> {
-        if self.slot_state(psn) == SlotState::Recorded { *self.records.at(psn.value()) } else { None }
+    #[inline]
+    pub(super) fn get(&self, psn: Psn) -> Option<&Placed> {
+        match self.slot_state(psn) {
+            SlotState::Empty | SlotState::WriteMiddle | SlotState::SendMiddle => None,
+            SlotState::Recorded | SlotState::WriteOnly | SlotState::SendOnly => {
+                self.records.at(psn.value()).as_ref()
+            }
+        }
+    }
+
+    /// Returns the number of consecutive placed WRITE ONLYs without immediate from `psn` on whose access was not revoked
+    /// since their placement, and the sum of their lengths in bytes. `revocations`: [`MemoryView::revocations`].
+    #[inline]
+    pub(super) fn write_onlys(&self, psn: Psn, revocations: u64) -> (u32, u64) {
+        let mut bytes = 0;
+        for packets in 0..self.slots.len() {
+            let psn = psn.plus(packets);
+            let is_write_only = self.slot_state(psn) == SlotState::WriteOnly;
+            let placed = self.records.at(psn.value()).as_ref().filter(|_| is_write_only);
+            match placed.filter(|placed| placed.revocations == revocations) {
+                Some(placed) => bytes += u64::from(placed.len_bytes),
+                None => return (packets, bytes),
+            }
+        }
+        (self.slots.len(), bytes)
     }
 
     /// Returns the number of consecutive placed MIDDLEs from `psn` on: of a WRITE if `is_write`, otherwise of a SEND.

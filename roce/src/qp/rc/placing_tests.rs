@@ -4,7 +4,7 @@
 use super::harness::{
     ALL, Bench, IMPROVED, LOCAL_READ, MTU_BYTES, Pkt, READABLE, REGION_BYTES, SELECTIVE, UNKNOWN, VA, psn,
 };
-use super::placing::Placing;
+use super::placing::{Placing, SlotState};
 use super::responder::ResponderAction;
 use crate::id::RKey;
 use crate::qp::Placement;
@@ -116,7 +116,7 @@ fn run_writes((name, left, steps): &Row) {
                 let known = known.map(|(reth, index)| (reth.va, index));
                 assert_eq!(known, *wanted, "{name}, step {number}");
                 if known.is_some() {
-                    placing.mark_placed(packet, None);
+                    placing.mark_placed(packet, None, 0);
                 }
             }
             Pass(count) => {
@@ -164,7 +164,7 @@ fn a_placed_packet_is_recorded_or_marked() {
         let pkt = Pkt { ack_req, solicited, imm: 9, ..packet(*opcode, 2, MTU_BYTES) };
         let frame = pkt.frame(&[]);
         let packet = Packet::parse(&frame).expect("well-formed");
-        placing.mark_placed(&packet, *rq_offset);
+        placing.mark_placed(&packet, *rq_offset, 0);
         let count = |placing: &Placing, is_write| placing.middles(psn(2), is_write);
         let mark = match (placing.get(psn(2)), count(&placing, false), count(&placing, true)) {
             (Some(_), 0, 0) => Mark::Recorded,
@@ -173,7 +173,8 @@ fn a_placed_packet_is_recorded_or_marked() {
             other => panic!("{opcode}: {other:?}"),
         };
         assert_eq!(mark, *wanted, "{opcode}");
-        assert!(placing.contains(psn(2)) && !placing.contains(psn(1)) && !placing.contains(psn(3)));
+        let is_placed = |placing: &Placing, index| placing.slot_state(psn(index)) != SlotState::Empty;
+        assert!(is_placed(&placing, 2) && !is_placed(&placing, 1) && !is_placed(&placing, 3));
         if let Some(placed) = placing.get(psn(2)) {
             assert_eq!((placed.psn(), placed.info(), placed.len_bytes()), (psn(2), packet.info, MTU_BYTES));
             assert_eq!((placed.ack_req(), placed.solicited()), (ack_req, solicited), "{opcode}");
@@ -182,7 +183,7 @@ fn a_placed_packet_is_recorded_or_marked() {
             assert_eq!((placed.is_numbered(), placed.payload()), (rq_offset.is_some(), None), "{opcode}");
         }
         placing.pass(psn(2), 1);
-        assert!(!placing.contains(psn(2)) && placing.get(psn(2)).is_none(), "{opcode} was executed");
+        assert!(!is_placed(&placing, 2) && placing.get(psn(2)).is_none(), "{opcode} was executed");
     }
 }
 
@@ -205,7 +206,7 @@ fn middles_are_counted_up_to_the_next_other_packet() {
         let packets = middles.iter().map(|at| middle(*at)).chain(others.iter().map(|at| only(*at, 16)));
         for packet in packets {
             let frame = packet.frame(&[]);
-            placing.mark_placed(&Packet::parse(&frame).expect("well-formed"), None);
+            placing.mark_placed(&Packet::parse(&frame).expect("well-formed"), None, 0);
         }
         assert_eq!(placing.middles(psn(1), true), *wanted, "{middles:?} and {others:?}");
         assert_eq!(placing.middles(psn(1), false), 0, "none is of a SEND");
@@ -230,7 +231,7 @@ fn a_second_version_is_compared_with_the_placed_one() {
     for (name, second, wanted) in VERSIONS {
         let mut placing = Placing::new(WINDOW_PKTS);
         let (frame, second) = (only(1, 16).frame(&[]), second.frame(&[]));
-        placing.mark_placed(&Packet::parse(&frame).expect("well-formed"), None);
+        placing.mark_placed(&Packet::parse(&frame).expect("well-formed"), None, 0);
         assert_eq!(placing.is_same(&Packet::parse(&second).expect("well-formed")), *wanted, "{name}");
     }
 }
@@ -337,6 +338,10 @@ const EXECUTIONS: &[(&str, RecoveryScheme, &[Pkt], Option<NakCode>)] = &[
     ("a placed MIDDLE without a message", SELECTIVE,
      &[send(Opcode::RC_NUMBERED_SEND_MIDDLE, 2, 0, 2), only(1, 16), send(Opcode::RC_NUMBERED_SEND_ONLY, 0, 0, 0)],
      Some(NakCode::InvalidRequest)),
+    ("a WRITE ONLY within a WRITE", IMPROVED, &[only(1, 16), first(0, VA, 1024)], Some(NakCode::InvalidRequest)),
+    ("a numbered SEND ONLY within a SEND", SELECTIVE,
+     &[send(Opcode::RC_NUMBERED_SEND_ONLY, 1, 0, 0), send(Opcode::RC_NUMBERED_SEND_FIRST, 0, 0, 0)],
+     Some(NakCode::InvalidRequest)),
 ];
 
 #[test]
@@ -350,6 +355,45 @@ fn placed_packets_are_checked_when_they_are_executed() {
         if wanted.is_none() {
             assert_eq!(bench.responder.expected_psn(), psn(end), "{name}");
         }
+    }
+}
+
+/// Messages of one packet, placed and then executed together, have the effects of messages received in order, whether
+/// or not access was revoked somewhere in between.
+#[test]
+fn placed_messages_of_one_packet_have_the_effects_of_messages_in_order() {
+    let with_imm = |packet: Pkt, imm| Pkt { imm, solicited: true, ..packet };
+    let messages = [
+        only(0, 16),
+        only(1, 16),
+        only(2, 0),
+        send(Opcode::RC_NUMBERED_SEND_ONLY, 3, 0, 0),
+        with_imm(packet(Opcode::RC_NUMBERED_SEND_ONLY_WITH_IMMEDIATE, 4, 8).numbered(1, 0), 7),
+        with_imm(packet(Opcode::RC_RDMA_WRITE_ONLY_WITH_IMMEDIATE, 5, 12), 8),
+        send(Opcode::RC_NUMBERED_SEND_ONLY, 6, 3, 0),
+        Pkt { ack_req: true, ..only(7, 32) },
+    ];
+    let effects = |order: &[usize], revokes: bool| {
+        let mut bench = bench(SELECTIVE, &[(ALL, 1024); 4]);
+        for (received, at) in order.iter().enumerate() {
+            if revokes && received + 1 == order.len() {
+                bench.deregister(READABLE);
+            }
+            bench.receive(&messages[*at]);
+        }
+        let placed = bench.counters.placed_out_of_order;
+        let counts = [bench.counters.rcvd_bytes, bench.counters.rx_write_requests, bench.counters.rdma_recvs];
+        let last = bench.transmit_all().pop();
+        (placed, (counts, bench.completions(), last, bench.msns.last().copied()))
+    };
+    let in_order = effects(&[0, 1, 2, 3, 4, 5, 6, 7], false);
+    assert_eq!((in_order.0, in_order.1.1.len()), (0, 4));
+    for revokes in [false, true] {
+        assert_eq!(
+            effects(&[3, 1, 2, 6, 5, 4, 7, 0], revokes),
+            (7, in_order.1.clone()),
+            "revokes: {revokes}"
+        );
     }
 }
 

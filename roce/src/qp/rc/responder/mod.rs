@@ -22,10 +22,12 @@ mod checks_tests;
 #[cfg(test)]
 mod history_tests;
 
+use super::placing::SlotState;
 use super::read_queue::{NotQueued, ReadQueue, ReadRequest};
 use super::reorder_buffer::ReorderStore;
 use crate::congestion::Congestion;
 use crate::id::Msn;
+use crate::mem::Access;
 use crate::port::Port;
 use crate::psn::Psn;
 use crate::qp::context::{RxContext, TxContext, TxOutcome};
@@ -180,7 +182,7 @@ impl Responder {
             if self.has_reads && self.pass_early_reads(store) {
                 continue;
             }
-            let action = if self.order.has_placed(self.order.expected()) {
+            let action = if self.order.placed(self.order.expected()) != SlotState::Empty {
                 self.on_placed(rx, store)
             } else {
                 self.on_buffered(rx, store)
@@ -217,9 +219,11 @@ impl Responder {
         let refused = loop {
             let psn = first.plus(packets);
             let executed = match self.order.placed(psn) {
-                Some(placed) => self.execute(&placed, rx),
-                None if self.order.has_placed(psn) => self.execute_middles(psn, rx),
-                None => break None,
+                SlotState::Empty => break None,
+                SlotState::SendMiddle | SlotState::WriteMiddle => self.execute_middles(psn, rx),
+                SlotState::SendOnly => self.execute_send_only(psn, rx),
+                SlotState::WriteOnly => self.execute_write_onlys(psn, rx),
+                SlotState::Recorded => self.execute_placed(psn, rx),
             };
             match executed {
                 Ok(span) => packets += span,
@@ -241,6 +245,35 @@ impl Responder {
             return Err(INVALID);
         }
         self.inbound.execute_middles(packets, rx)?;
+        Ok(packets)
+    }
+
+    /// Checks and executes the placed request of `psn`, which is not a MIDDLE.
+    fn execute_placed(&mut self, psn: Psn, rx: &mut RxContext<'_>) -> Result<u32, Refusal> {
+        let placed = self.order.record(psn).copied().ok_or(INVALID)?;
+        self.execute(&placed, rx)
+    }
+
+    /// Executes the placed SEND ONLY of `psn`.
+    #[inline]
+    fn execute_send_only(&mut self, psn: Psn, rx: &mut RxContext<'_>) -> Result<u32, Refusal> {
+        let placed = self.order.record(psn).ok_or(INVALID)?;
+        self.inbound.execute_send_only(placed, rx)?;
+        self.msn = self.msn.next();
+        Ok(1)
+    }
+
+    /// Executes the placed WRITE ONLYs from `psn` on, of which there is at least one. Their access is checked again only
+    /// if it may have been revoked since their placement. Returns their number.
+    #[inline]
+    fn execute_write_onlys(&mut self, psn: Psn, rx: &mut RxContext<'_>) -> Result<u32, Refusal> {
+        let (packets, bytes) = self.order.write_onlys(psn, rx.memory);
+        let is_granted = packets > 0 && rx.access.contains(Access::REMOTE_WRITE);
+        if !is_granted {
+            return self.execute_placed(psn, rx);
+        }
+        self.inbound.execute_write_onlys(packets, bytes, rx)?;
+        self.msn = self.msn.plus(packets);
         Ok(packets)
     }
 

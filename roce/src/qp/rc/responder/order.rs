@@ -2,12 +2,12 @@
 
 use super::config::ResponderConfig;
 use crate::counters::QpCounters;
-use crate::mem::Access;
+use crate::mem::{Access, MemoryView};
 use crate::psn::Psn;
 use crate::qp::Placement;
 use crate::qp::context::RxContext;
 use crate::qp::inbound::{Inbound, Partial};
-use crate::qp::rc::placing::{Placed, Placing};
+use crate::qp::rc::placing::{Placed, Placing, SlotState};
 use crate::qp::rc::reorder_buffer::{ReorderBuffer, ReorderStore};
 use crate::qp::request::{Request, RequestHeader, RqOffset};
 use crate::queue::wqe::MAX_MESSAGE_BYTES;
@@ -220,14 +220,15 @@ impl Order {
         self.buffer.as_ref()?.placing()
     }
 
+    /// Returns whether the request of `psn` is placed, and how to execute it.
     #[inline]
-    pub(super) fn has_placed(&self, psn: Psn) -> bool {
-        self.placing().is_some_and(|placing| placing.contains(psn))
+    pub(super) fn placed(&self, psn: Psn) -> SlotState {
+        self.placing().map_or(SlotState::Empty, |placing| placing.slot_state(psn))
     }
 
-    /// Returns the placed request of `psn`; `None` if `psn` is not placed, or is a placed MIDDLE.
+    /// Returns the record of the placed request of `psn`; `None` if `psn` is not placed, or is a placed MIDDLE.
     #[inline]
-    pub(super) fn placed(&self, psn: Psn) -> Option<Placed> {
+    pub(super) fn record(&self, psn: Psn) -> Option<&Placed> {
         self.placing()?.get(psn)
     }
 
@@ -240,6 +241,13 @@ impl Order {
             Partial::Write { .. } => true,
         };
         self.placing().map_or(0, |placing| placing.middles(psn, is_write))
+    }
+
+    /// Returns the number of placed WRITE ONLYs from `psn` on whose access was not revoked since their placement, and the
+    /// sum of their lengths in bytes.
+    #[inline]
+    pub(super) fn write_onlys(&self, psn: Psn, memory: &MemoryView) -> (u32, u64) {
+        self.placing().map_or((0, 0), |placing| placing.write_onlys(psn, memory.revocations()))
     }
 
     pub(super) fn on_expired(&mut self, psn: Psn) {
@@ -268,7 +276,7 @@ fn place(
     inbound: &Inbound,
     rx: &mut RxContext<'_>,
 ) -> Option<()> {
-    let mtu_bytes = inbound.mtu_bytes();
+    let (mtu_bytes, revocations) = (inbound.mtu_bytes(), rx.memory.revocations());
     let placing = buffer.placing_mut()?;
     let mut rq_offset = None;
     match packet.info.operation {
@@ -289,7 +297,7 @@ fn place(
         }
         _ => return None,
     }
-    placing.mark_placed(packet, rq_offset);
+    placing.mark_placed(packet, rq_offset, revocations);
     buffer.on_placed(packet.bth.psn);
     rx.counters.placed_out_of_order += 1;
     Some(())
