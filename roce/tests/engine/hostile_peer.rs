@@ -1,15 +1,13 @@
 //! One engine with a hostile peer: replay of the fuzz corpus, and random scripts.
 
-use crate::hostile;
+use crate::{corpus, hostile};
 use proptest::prelude::*;
-use std::path::PathBuf;
 
 #[test]
 fn the_corpus_holds() {
-    let dir = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../fuzz/corpus/hostile_peer");
     let mut sum = hostile::Tally::default();
-    for entry in std::fs::read_dir(&dir).unwrap() {
-        let tally = hostile::run(&std::fs::read(entry.unwrap().path()).unwrap());
+    for input in corpus::inputs("hostile_peer") {
+        let tally = hostile::run(&input);
         sum.frames += tally.frames;
         sum.received += tally.received;
         sum.connections += tally.connections;

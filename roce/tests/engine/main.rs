@@ -1,6 +1,7 @@
 //! Tests of whole engines. One program, because each program of tests compiles the engine for its ports anew.
 
 mod common;
+mod corpus;
 mod hostile;
 mod stations;
 mod wire_port;

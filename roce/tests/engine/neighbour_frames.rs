@@ -1,15 +1,13 @@
 //! One engine with honest and hostile neighbours: replay of the fuzz corpus, and random scripts.
 
-use crate::stations;
+use crate::{corpus, stations};
 use proptest::prelude::*;
-use std::path::PathBuf;
 
 #[test]
 fn the_corpus_holds() {
-    let dir = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../fuzz/corpus/neighbour");
     let mut sum = stations::Tally::default();
-    for entry in std::fs::read_dir(&dir).unwrap() {
-        let tally = stations::run(&std::fs::read(entry.unwrap().path()).unwrap());
+    for input in corpus::inputs("neighbour") {
+        let tally = stations::run(&input);
         sum.moves_claimed += tally.moves_claimed;
         sum.moves_refuted += tally.moves_refuted;
         sum.moves_followed += tally.moves_followed;

@@ -1,5 +1,6 @@
 //! The reorder buffer of an engine: share per queue pair, expiry, and conflicts with forged packets.
 
+use crate::corpus;
 use crate::hostile;
 use crate::hostile::REORDER_BYTES;
 use crate::hostile::several::{Several, setup};
@@ -7,14 +8,12 @@ use crate::hostile::tape::Kind;
 use proptest::prelude::*;
 use roce::qp::{Placement, QpState};
 use roce::recovery::RecoveryScheme;
-use std::path::PathBuf;
 
 #[test]
 fn the_corpus_holds() {
-    let dir = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../fuzz/corpus/reorder");
     let mut sum = hostile::crowd::Tally::default();
-    for entry in std::fs::read_dir(&dir).unwrap() {
-        let tally = hostile::crowd::run(&std::fs::read(entry.unwrap().path()).unwrap());
+    for input in corpus::inputs("reorder") {
+        let tally = hostile::crowd::run(&input);
         sum.buffered_bytes_max = sum.buffered_bytes_max.max(tally.buffered_bytes_max);
         sum.no_room += tally.no_room;
         sum.expired += tally.expired;

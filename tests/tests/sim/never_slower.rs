@@ -191,7 +191,7 @@ fn check_all(op: Op) {
     assert!(wrong.is_empty(), "time and packets, improved for plain:\n{table}\nwrong:\n{wrong}");
 }
 
-// A test for each operation, because they take minutes: tests run at the same time.
+// One test per operation: each takes more than a minute, and tests run in parallel.
 
 #[test]
 fn improved_go_back_n_is_never_slower_with_sends() {

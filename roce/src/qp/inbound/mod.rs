@@ -130,38 +130,25 @@ impl Inbound {
         Ok(())
     }
 
-    /// Executes `packets` WRITE ONLYs without immediate, whose payloads, of `bytes` together, were placed on arrival.
+    /// Executes `packets` WRITE ONLYs without immediate, whose payloads, of `bytes` together, were placed on arrival. No
+    /// message may be in progress.
     #[inline]
-    pub(crate) fn execute_write_onlys(
-        &self,
-        packets: u32,
-        bytes: u64,
-        rx: &mut RxContext<'_>,
-    ) -> Result<(), Refusal> {
-        self.is_between_messages()?;
+    pub(crate) fn execute_write_onlys(packets: u32, bytes: u64, rx: &mut RxContext<'_>) {
         rx.counters.rcvd_bytes += bytes;
         rx.counters.rx_write_requests += u64::from(packets);
-        Ok(())
     }
 
-    /// Executes a SEND ONLY whose payload was placed on arrival. If the payload is in the current receive, its length was
-    /// checked on arrival, too.
+    /// Executes a SEND ONLY whose payload was placed on arrival. Returns false, without an effect, if a message is in
+    /// progress, or if the payload is not in the current receive. If it is, its length was checked on arrival.
     #[inline]
-    pub(crate) fn execute_send_only<R: Request>(
-        &mut self,
-        request: &R,
-        rx: &mut RxContext<'_>,
-    ) -> Result<(), Refusal> {
-        self.is_between_messages()?;
-        self.is_in_place(request, 0)?;
+    pub(crate) fn execute_send_only<R: Request>(&mut self, request: &R, rx: &mut RxContext<'_>) -> bool {
+        if self.message.partial != Partial::None || self.is_in_place(request, 0).is_err() {
+            return false;
+        }
         let len = request.len_bytes();
         rx.counters.rcvd_bytes += u64::from(len);
         self.complete_receive(request, WcOpcode::Recv, len, rx);
-        Ok(())
-    }
-
-    fn is_between_messages(&self) -> Result<(), Refusal> {
-        if self.message.partial == Partial::None { Ok(()) } else { Err(INVALID) }
+        true
     }
 
     /// Checks that a SEND payload placed on arrival is where in-order execution would place it. If not, the RecvETH was

@@ -127,6 +127,14 @@ pub(super) enum SlotState {
     WriteMiddle,
 }
 
+impl SlotState {
+    /// Returns whether `Placing::records` has the header fields.
+    #[inline]
+    fn has_record(self) -> bool {
+        !matches!(self, SlotState::Empty | SlotState::SendMiddle | SlotState::WriteMiddle)
+    }
+}
+
 /// Position directly after the WRITE packet placed last; in most cases, the next packet received has this position.
 #[derive(Clone, Copy, Debug)]
 struct WriteCursor {
@@ -239,7 +247,7 @@ impl Placing {
             _ => SlotState::Recorded,
         };
         *self.slots.at_mut(place) = state;
-        if !matches!(state, SlotState::WriteMiddle | SlotState::SendMiddle) {
+        if state.has_record() {
             self.record(packet, rq_offset, revocations);
         }
     }
@@ -268,12 +276,7 @@ impl Placing {
     /// Returns the record of `psn`; `None` if `psn` is not placed, or is a placed MIDDLE.
     #[inline]
     pub(super) fn get(&self, psn: Psn) -> Option<&Placed> {
-        match self.slot_state(psn) {
-            SlotState::Empty | SlotState::WriteMiddle | SlotState::SendMiddle => None,
-            SlotState::Recorded | SlotState::WriteOnly | SlotState::SendOnly => {
-                self.records.at(psn.value()).as_ref()
-            }
-        }
+        if self.slot_state(psn).has_record() { self.records.at(psn.value()).as_ref() } else { None }
     }
 
     /// Returns the number of consecutive placed WRITE ONLYs without immediate from `psn` on whose access was not revoked

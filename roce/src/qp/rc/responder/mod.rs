@@ -31,7 +31,7 @@ use crate::mem::Access;
 use crate::port::Port;
 use crate::psn::Psn;
 use crate::qp::context::{RxContext, TxContext, TxOutcome};
-use crate::qp::inbound::{INVALID, Inbound, Refusal, sequence};
+use crate::qp::inbound::{INVALID, Inbound, Partial, Refusal, sequence};
 use crate::qp::request::{Buffered, Request, RequestHeader};
 use crate::queue::{WcOpcode, WcStatus};
 use crate::recovery::Verdict;
@@ -254,25 +254,27 @@ impl Responder {
         self.execute(&placed, rx)
     }
 
-    /// Executes the placed SEND ONLY of `psn`.
+    /// Executes the placed SEND ONLY of `psn`. If its payload is in the current receive, no other check is needed.
     #[inline]
     fn execute_send_only(&mut self, psn: Psn, rx: &mut RxContext<'_>) -> Result<u32, Refusal> {
         let placed = self.order.record(psn).ok_or(INVALID)?;
-        self.inbound.execute_send_only(placed, rx)?;
+        if !self.inbound.execute_send_only(placed, rx) {
+            return self.execute_placed(psn, rx);
+        }
         self.msn = self.msn.next();
         Ok(1)
     }
 
-    /// Executes the placed WRITE ONLYs from `psn` on, of which there is at least one. Their access is checked again only
-    /// if it may have been revoked since their placement. Returns their number.
+    /// Executes the placed WRITE ONLYs from `psn` on, of which there is at least one: those whose access was not revoked
+    /// since their placement together, or else the first, which is checked again. Returns their number.
     #[inline]
     fn execute_write_onlys(&mut self, psn: Psn, rx: &mut RxContext<'_>) -> Result<u32, Refusal> {
         let (packets, bytes) = self.order.write_onlys(psn, rx.memory);
         let is_granted = packets > 0 && rx.access.contains(Access::REMOTE_WRITE);
-        if !is_granted {
+        if !is_granted || self.inbound.partial() != Partial::None {
             return self.execute_placed(psn, rx);
         }
-        self.inbound.execute_write_onlys(packets, bytes, rx)?;
+        Inbound::execute_write_onlys(packets, bytes, rx);
         self.msn = self.msn.plus(packets);
         Ok(packets)
     }
