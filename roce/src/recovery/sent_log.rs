@@ -34,6 +34,10 @@ use crate::time::Instant;
 /// of the log: 2^30, so that two transmission numbers passed to [`is_before`] differ by less than 2^31.
 const RENEW_TRANSMISSIONS: u32 = 1 << 30;
 
+/// Number of PSNs that are removed together from the set of retransmitted PSNs: cheaper than a removal for each packet
+/// sent.
+const BLOCK_PKTS: u32 = u64::BITS;
+
 /// The latest transmission of a PSN.
 #[derive(Clone, Copy, Debug, Default)]
 struct Transmission {
@@ -65,7 +69,9 @@ pub(crate) struct SentLog {
     transmissions: CircularArray<Transmission>,
     acked: PsnSet,
     lost: PsnSet,
-    /// The retransmitted PSNs among the last `window_pkts` PSNs sent; some of these PSNs may be below una.
+    /// The retransmitted PSNs among the last `window_pkts` PSNs sent; some of these PSNs may be below una. When the first
+    /// PSN of a block of [`BLOCK_PKTS`] is sent, all PSNs of the block are removed. With a capacity of two windows, no
+    /// other PSN of the last `window_pkts` PSNs shares a bit with a PSN of the block.
     retransmitted: PsnSet,
     /// If this PSN is above una, [`SentLog::has_no_gap`] returns false. A retransmission raises this PSN to one past
     /// the PSN retransmitted. A doubtful ACK (see `doubtful`) raises this PSN to two past the highest PSN that the ACK
@@ -122,8 +128,8 @@ impl SentLog {
             executed: first,
             transmissions: CircularArray::new(window_pkts, Transmission::default()),
             acked: set.clone(),
-            lost: set.clone(),
-            retransmitted: set,
+            lost: set,
+            retransmitted: PsnSet::new(2 * window_pkts),
             retransmitted_end: first,
             next_number: start::transmission(),
             buffered_reads: 0,
@@ -231,7 +237,8 @@ impl SentLog {
     /// Returns whether any PSN in the log, that is, any of the last [`SentLog::window_pkts`] PSNs sent, was
     /// retransmitted.
     pub(crate) fn has_retransmitted(&self) -> bool {
-        !self.retransmitted.is_empty()
+        let window_pkts = self.window_pkts();
+        self.retransmitted.first_in(self.max_sent.minus(window_pkts), window_pkts).is_some()
     }
 
     /// Returns the time since the PSN below una was sent, in nanoseconds: a round trip, if an ACK at `now` is the first
@@ -304,9 +311,22 @@ impl SentLog {
         }
         if psn == self.max_sent {
             self.max_sent = psn.plus(span);
-            self.retransmitted.remove_range(psn, span);
+            if !self.retransmitted.is_empty() {
+                self.begin_blocks(span);
+            }
         } else {
             self.mark_retransmitted(psn, span);
+        }
+    }
+
+    /// If any of the `span` PSNs below `max_sent` is the first PSN of a block, removes the PSNs of this block, and of
+    /// the blocks after it up to that of the PSN below `max_sent`, from the set of retransmitted PSNs.
+    #[inline]
+    fn begin_blocks(&mut self, span: u32) {
+        let last_in_block = self.max_sent.minus(1).value() % BLOCK_PKTS;
+        if last_in_block < span {
+            let rest = BLOCK_PKTS - 1 - last_in_block;
+            self.retransmitted.remove_range(self.max_sent.minus(span), span + rest);
         }
     }
 
