@@ -3,26 +3,45 @@
 use super::psn_set::PsnSet;
 use crate::psn::Psn;
 
+/// State of a PSN that is not the expected PSN.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum PsnState {
+    /// Below the expected PSN, or above the window.
+    OutOfWindow,
+    /// Above the expected PSN and in the window, neither buffered nor placed.
+    Missing,
+    /// Above the expected PSN, buffered or placed.
+    Kept,
+}
+
 #[derive(Clone, Debug)]
 pub(crate) struct OutOfOrderSet {
     buffered: PsnSet,
+    /// Upper bound of the set, if not empty: no PSN of the set is at or above `end`. Most packets above a gap are not
+    /// below `end`, and need no look-up in the set.
+    end: Psn,
 }
 
 impl OutOfOrderSet {
+    /// Creates an empty set for a window of `window_pkts` PSNs.
     pub(crate) fn new(window_pkts: u32) -> Self {
-        OutOfOrderSet { buffered: PsnSet::new(window_pkts) }
+        OutOfOrderSet { buffered: PsnSet::new(window_pkts), end: Psn::default() }
     }
 
-    /// Returns whether `psn` may be buffered or placed: above `expected`, in the window from `expected` on, and not in
-    /// the set.
-    pub(crate) fn is_new(&self, expected: Psn, psn: Psn) -> bool {
-        psn.index_in(expected, self.buffered.capacity()).is_some_and(|i| i > 0)
-            && !self.buffered.contains(psn)
+    /// Returns whether `psn` is at or above `end`, and so not in the set.
+    #[inline]
+    fn is_at_end(&self, psn: Psn) -> bool {
+        psn.offset_from(self.end).is_some_and(|offset| offset >= 0)
     }
 
-    /// Returns whether `psn` is buffered or placed: above `expected`, in the window from `expected` on, and in the set.
-    pub(crate) fn is_buffered(&self, expected: Psn, psn: Psn) -> bool {
-        psn.index_in(expected, self.buffered.capacity()).is_some_and(|i| i > 0) && self.buffered.contains(psn)
+    /// Returns the state of `psn`; `OutOfWindow` if `psn` is the expected PSN.
+    #[inline]
+    pub(crate) fn state(&self, expected: Psn, psn: Psn) -> PsnState {
+        match psn.index_in(expected, self.buffered.capacity()) {
+            None | Some(0) => PsnState::OutOfWindow,
+            Some(_) if self.is_at_end(psn) || !self.buffered.contains(psn) => PsnState::Missing,
+            Some(_) => PsnState::Kept,
+        }
     }
 
     /// Returns whether `psn`, which must lie in the window from the expected PSN on, is buffered or placed.
@@ -30,14 +49,27 @@ impl OutOfOrderSet {
         self.buffered.contains(psn)
     }
 
+    /// Returns whether PSN `psn - 1` is in the set, and PSN `psn + 1` is not. `psn` must be in the set, and the expected
+    /// PSN missing.
+    #[inline]
+    pub(crate) fn extends_run(&self, psn: Psn) -> bool {
+        let next = psn.plus(1);
+        self.buffered.contains(psn.minus(1)) && (self.is_at_end(next) || !self.buffered.contains(next))
+    }
+
     /// Records that `psn`, which must lie in the window, was buffered or placed.
+    #[inline]
     pub(crate) fn insert(&mut self, psn: Psn) {
+        // The `end` of an empty set may be half the PSN circle away.
+        if self.buffered.is_empty() || self.is_at_end(psn) {
+            self.end = psn.plus(1);
+        }
         self.buffered.insert(psn);
     }
 
     /// Records that the packet of `psn` was dropped from the reorder buffer; no effect if `psn` is not in the set.
     pub(crate) fn remove(&mut self, expected: Psn, psn: Psn) {
-        if self.is_buffered(expected, psn) {
+        if self.state(expected, psn) == PsnState::Kept {
             self.buffered.remove(psn);
         }
     }
@@ -87,11 +119,11 @@ mod tests {
         let words = |buffered: &OutOfOrderSet| buffered.words(FIRST).collect::<Vec<_>>();
         assert!(words(&buffered).is_empty());
         for i in [1, 32, 33, 63] {
-            assert!(buffered.is_new(FIRST, FIRST.plus(i)));
+            assert_eq!(buffered.state(FIRST, FIRST.plus(i)), PsnState::Missing);
             buffered.insert(FIRST.plus(i));
-            assert!(buffered.is_buffered(FIRST, FIRST.plus(i)) && !buffered.is_new(FIRST, FIRST.plus(i)));
+            assert_eq!(buffered.state(FIRST, FIRST.plus(i)), PsnState::Kept);
         }
-        assert!(!buffered.is_new(FIRST, FIRST) && !buffered.is_new(FIRST, FIRST.plus(64)));
+        assert_eq!([0, 64].map(|i| buffered.state(FIRST, FIRST.plus(i))), [PsnState::OutOfWindow; 2]);
         assert_eq!(words(&buffered), [0x8000_0001, 0x4000_0001]);
         buffered.insert(FIRST);
         assert_eq!(

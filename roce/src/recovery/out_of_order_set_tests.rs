@@ -1,6 +1,7 @@
-//! Tests of [`OutOfOrderSet`] by tables: the PSNs that are new (`is_new`), the PSNs buffered, and the bitmap of a SACK.
+//! Tests of [`OutOfOrderSet`] by tables: the states of PSNs, and the bitmap of a SACK.
 
 use super::out_of_order_set::OutOfOrderSet;
+use super::out_of_order_set::PsnState::{self, Kept, Missing, OutOfWindow};
 use crate::psn::Psn;
 
 const WINDOW_PKTS: u32 = 64;
@@ -22,29 +23,27 @@ fn indices(range: std::ops::Range<i32>, is_in: impl Fn(Psn) -> bool) -> Vec<i32>
     range.filter(|index| is_in(psn(*index))).collect()
 }
 
-/// PSNs, as distances from the expected PSN, while 1, 5 and 63 are buffered. Columns: PSN; whether the PSN is above the
-/// expected PSN, in the window and not buffered (`is_new`); whether the PSN is buffered.
-const PSNS: &[(i32, bool, bool)] = &[
-    (-1, false, false),
-    (-63, false, false), // has the same bit in the set as distance 1
-    (-59, false, false), // has the same bit in the set as distance 5
-    (0, false, false),
-    (1, false, true),
-    (2, true, false),
-    (5, false, true),
-    (62, true, false),
-    (63, false, true),
-    (64, false, false), // has the same bit in the set as the expected PSN
-    (65, false, false), // has the same bit in the set as distance 1
-    (1 << 23, false, false),
+/// States of PSNs, as distances from the expected PSN, while 1, 5 and 63 are buffered.
+const PSNS: &[(i32, PsnState)] = &[
+    (-1, OutOfWindow),
+    (-63, OutOfWindow), // has the same bit in the set as distance 1
+    (-59, OutOfWindow), // has the same bit in the set as distance 5
+    (0, OutOfWindow),
+    (1, Kept),
+    (2, Missing),
+    (5, Kept),
+    (62, Missing),
+    (63, Kept),
+    (64, OutOfWindow), // has the same bit in the set as the expected PSN
+    (65, OutOfWindow), // has the same bit in the set as distance 1
+    (1 << 23, OutOfWindow),
 ];
 
 #[test]
 fn the_window_lies_above_the_expected_psn() {
     let set = set(&[1, 5, 63]);
-    for (index, is_new, is_buffered) in PSNS {
-        let is = (set.is_new(EXPECTED, psn(*index)), set.is_buffered(EXPECTED, psn(*index)));
-        assert_eq!(is, (*is_new, *is_buffered), "{index}");
+    for (index, wanted) in PSNS {
+        assert_eq!(set.state(EXPECTED, psn(*index)), *wanted, "{index}");
     }
 }
 
@@ -82,16 +81,20 @@ const CHANGES: &[(&[i32], Change, &[i32])] = &[
     (&[],             Clear,            &[]),
 ];
 
+fn apply(set: &mut OutOfOrderSet, change: Change) {
+    match change {
+        Insert(index) => set.insert(psn(index)),
+        Remove(index, expected) => set.remove(psn(expected), psn(index)),
+        Advance(index, span) => set.advance(psn(index), span),
+        Clear => set.clear(),
+    }
+}
+
 #[test]
 fn changes_leave_the_others() {
     for (before, change, after) in CHANGES {
         let mut set = set(before);
-        match *change {
-            Insert(index) => set.insert(psn(index)),
-            Remove(index, expected) => set.remove(psn(expected), psn(index)),
-            Advance(index, span) => set.advance(psn(index), span),
-            Clear => set.clear(),
-        }
+        apply(&mut set, *change);
         let is = indices(0..WINDOW_PKTS as i32, |psn| set.contains(psn));
         assert_eq!((is.as_slice(), set.is_empty()), (*after, after.is_empty()), "{before:?} {change:?}");
     }
@@ -127,5 +130,54 @@ fn the_bitmap_is_that_of_every_expected_psn() {
         let mut set = OutOfOrderSet::new(WINDOW_PKTS);
         [1, 40, 63].iter().for_each(|index| set.insert(psn(first + index)));
         assert_eq!(set.words(psn(first)).collect::<Vec<_>>(), [1, 0x4000_0080], "{first}");
+    }
+}
+
+/// Columns: changes; a PSN of the set; whether this PSN extends a run: the PSN below is in the set, and the PSN above is
+/// not. PSNs are distances from `EXPECTED`.
+#[rustfmt::skip]
+const RUNS: &[(&[Change], i32, bool)] = &[
+    (&[Insert(1)],                                      1,  false),
+    (&[Insert(1), Insert(2)],                           2,  true),
+    (&[Insert(2), Insert(1)],                           1,  false),
+    (&[Insert(1), Insert(3), Insert(2)],                2,  false),
+    (&[Insert(1), Insert(4), Insert(2)],                2,  true),
+    (&[Insert(1), Insert(2), Remove(2, 0), Insert(3)],  3,  false),
+    (&[Insert(1), Insert(4), Remove(4, 0), Insert(2)],  2,  true),
+    (&[Insert(1), Insert(4), Remove(4, 0), Insert(3)],  3,  false),
+    (&[Insert(62), Insert(63)],                         63, true),
+    (&[Insert(9), Clear, Insert(1), Insert(2)],         2,  true),
+    (&[Insert(9), Clear, Insert(8), Insert(9)],         9,  true),
+    (&[Insert(1), Advance(0, 60), Insert(61), Insert(62)], 62, true),
+];
+
+#[test]
+fn a_run_is_extended_at_its_end() {
+    for (changes, index, wanted) in RUNS {
+        let mut set = set(&[]);
+        changes.iter().for_each(|change| apply(&mut set, *change));
+        assert!(set.contains(psn(*index)), "{changes:?}");
+        assert_eq!(set.extends_run(psn(*index)), *wanted, "{changes:?}: {index}");
+    }
+}
+
+/// The upper bound of the set remains from before, however far the expected PSN has advanced.
+#[test]
+fn states_do_not_depend_on_the_psns_before() {
+    for distance in (0..1 << 24).step_by(1 << 20).chain((1 << 23) - 70..(1 << 23) + 70) {
+        for inserted in [[1, 2, 5, 62], [62, 5, 2, 1], [5, 1, 62, 2]] {
+            let mut set = set(&[1, 63]);
+            set.advance(EXPECTED, WINDOW_PKTS);
+            let expected = EXPECTED.plus(distance);
+            inserted.iter().for_each(|index| set.insert(expected.plus(*index)));
+            let is_kept = |index: &u32| set.state(expected, expected.plus(*index)) == Kept;
+            assert_eq!(
+                (0..80).filter(is_kept).collect::<Vec<_>>(),
+                [1, 2, 5, 62],
+                "{distance}, {inserted:?}"
+            );
+            let extends_run = [2, 5, 62].map(|index| set.extends_run(expected.plus(index)));
+            assert_eq!(extends_run, [true, false, false], "{distance}, {inserted:?}");
+        }
     }
 }

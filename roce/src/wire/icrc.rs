@@ -128,19 +128,18 @@ pub(super) struct RetransmitFields {
 }
 
 impl RetransmitFields {
+    pub(super) const NONE: RetransmitFields = RetransmitFields { ip_id: [0; 2], ack_req: 0 };
+
     pub(super) fn preceding_reads(self) -> PrecedingReads {
         PrecedingReads::parse(self.ack_req)
     }
 
+    #[inline]
     pub(super) fn of(l3: &[u8]) -> Option<Self> {
-        let at = |at: usize| l3.get(at).copied();
-        match l3.first()? >> 4 {
-            4 => {
-                let ack_req = at(V4_LEN - Bth::LEN + ACK_REQ_AT)?;
-                Some(RetransmitFields { ip_id: [at(4)?, at(5)?], ack_req })
-            }
-            _ => Some(RetransmitFields { ip_id: [0; 2], ack_req: at(V6_LEN - Bth::LEN + ACK_REQ_AT)? }),
-        }
+        let [version, _, _, _, id_high, id_low, ..] = l3.first_chunk::<V4_LEN>()?;
+        let (ip_id, headers_len) =
+            if version >> 4 == 4 { ([*id_high, *id_low], V4_LEN) } else { ([0; 2], V6_LEN) };
+        Some(RetransmitFields { ip_id, ack_req: *l3.get(headers_len - Bth::LEN + ACK_REQ_AT)? })
     }
 }
 

@@ -28,9 +28,10 @@ use crate::recovery::circular_array::CircularArray;
 use crate::recovery::psn_set::PsnSet;
 use crate::wire::{Fingerprint, OpcodeInfo, Packet, Position, Reth};
 
+/// Where the payload of a packet was placed.
 #[derive(Clone, Copy, Debug)]
-enum Target {
-    /// A WRITE packet, and its RETH if the packet has one.
+pub(super) enum Target {
+    /// In a memory region: a WRITE packet, and its RETH if the packet has one.
     Remote(Option<Reth>),
     Receive(RqOffset),
 }
@@ -55,7 +56,7 @@ impl Placed {
             info: packet.info,
             target,
             psn: packet.bth.psn,
-            imm: packet.immdt().unwrap_or_default(),
+            imm: if packet.info.has_immediate { packet.immdt().unwrap_or_default() } else { 0 },
             len_bytes: packet.len_bytes(),
             ack_req: packet.bth.ack_req,
             solicited: packet.bth.solicited,
@@ -146,17 +147,23 @@ struct WriteCursor {
     reth: Reth,
 }
 
+/// Slot of a PSN.
+#[derive(Clone, Copy, Debug)]
+struct Slot {
+    state: SlotState,
+    /// Valid unless the state is [`SlotState::Empty`].
+    fingerprint: Fingerprint,
+}
+
+const EMPTY: Slot = Slot { state: SlotState::Empty, fingerprint: Fingerprint::NONE };
+
 /// Out-of-order packets whose payload is placed.
 #[derive(Debug)]
 pub(crate) struct Placing {
-    /// State of each PSN, indexed by the PSN modulo the window.
-    slots: CircularArray<SlotState>,
-    /// Record of each PSN, indexed by the PSN modulo the window; valid only if the state of the PSN is
-    /// [`SlotState::Recorded`].
+    /// Slot of each PSN, indexed by the PSN modulo the window.
+    slots: CircularArray<Slot>,
+    /// Record of each PSN, indexed by the PSN modulo the window; valid only if [`SlotState::has_record`].
     records: CircularArray<Option<Placed>>,
-    /// Fingerprint of each packet, indexed by the PSN modulo the window; valid only if the payload of the packet is
-    /// placed.
-    fingerprints: CircularArray<Fingerprint>,
     /// PSNs of the placed FIRST packets of WRITEs.
     write_firsts: PsnSet,
     write_cursor: Option<WriteCursor>,
@@ -166,9 +173,8 @@ impl Placing {
     /// Creates the state for a window of `window_pkts` PSNs, a power of two.
     pub(super) fn new(window_pkts: u32) -> Self {
         Placing {
-            slots: CircularArray::new(window_pkts, SlotState::Empty),
+            slots: CircularArray::new(window_pkts, EMPTY),
             records: CircularArray::new(window_pkts, None),
-            fingerprints: CircularArray::new(window_pkts, Fingerprint::default()),
             write_firsts: PsnSet::new(window_pkts),
             write_cursor: None,
         }
@@ -176,23 +182,24 @@ impl Placing {
 
     #[inline]
     pub(super) fn slot_state(&self, psn: Psn) -> SlotState {
-        *self.slots.at(psn.value())
+        self.slots.at(psn.value()).state
     }
 
     /// Returns the RETH of the WRITE to which the out-of-order `packet` belongs, and the index of `packet` in this
     /// WRITE. If the WRITE is in progress, the RETH is `left`, the rest of the WRITE from `expected` on, and the index
     /// counts from `expected`. If the RETH is unknown, or its length contradicts opcode or payload length of `packet`,
-    /// returns `None`.
+    /// returns `None`. `own`: the RETH of `packet`, if `packet` has one.
     #[inline]
     pub(super) fn remote(
         &mut self,
         packet: &Packet<'_>,
+        own: Option<Reth>,
         expected: Psn,
         left: Option<Reth>,
         mtu_bytes: u32,
     ) -> Option<(Reth, u32)> {
         let psn = packet.bth.psn;
-        let write_cursor = match packet.reth() {
+        let write_cursor = match own {
             Some(reth) if packet.info.position == Position::Only => {
                 let fits = packet.payload.len() == reth.len_bytes as usize;
                 return (fits && reth.len_bytes <= mtu_bytes).then_some((reth, 0));
@@ -232,43 +239,35 @@ impl Placing {
         Some(WriteCursor { psn, index, packets, reth })
     }
 
-    /// Marks the payload of `packet` as placed. `rq_offset`: for a SEND, the receive and the offset in the message at
-    /// which the payload was placed; `None` for a WRITE. `revocations`: [`MemoryView::revocations`] before the access was
-    /// checked.
+    /// Marks the payload of `packet` as placed at `target`. `revocations`: [`MemoryView::revocations`] before the access
+    /// was checked.
     #[inline]
-    pub(super) fn mark_placed(&mut self, packet: &Packet<'_>, rq_offset: Option<RqOffset>, revocations: u64) {
+    pub(super) fn mark_placed(&mut self, packet: &Packet<'_>, target: Target, revocations: u64) {
         let place = packet.bth.psn.value();
-        *self.fingerprints.at_mut(place) = packet.fingerprint();
-        let state = match (packet.info.position, rq_offset) {
-            (Position::Middle, Some(_)) => SlotState::SendMiddle,
-            (Position::Middle, None) => SlotState::WriteMiddle,
-            (Position::Only, None) if !packet.info.has_immediate => SlotState::WriteOnly,
-            (Position::Only, Some(_)) => SlotState::SendOnly,
+        let state = match (packet.info.position, target) {
+            (Position::Middle, Target::Receive(_)) => SlotState::SendMiddle,
+            (Position::Middle, Target::Remote(_)) => SlotState::WriteMiddle,
+            (Position::Only, Target::Remote(_)) if !packet.info.has_immediate => SlotState::WriteOnly,
+            (Position::Only, Target::Receive(_)) => SlotState::SendOnly,
             _ => SlotState::Recorded,
         };
-        *self.slots.at_mut(place) = state;
+        *self.slots.at_mut(place) = Slot { state, fingerprint: packet.fingerprint() };
         if state.has_record() {
-            self.record(packet, rq_offset, revocations);
-        }
-    }
-
-    fn record(&mut self, packet: &Packet<'_>, rq_offset: Option<RqOffset>, revocations: u64) {
-        let psn = packet.bth.psn;
-        let target = rq_offset.map_or_else(|| Target::Remote(packet.reth()), Target::Receive);
-        *self.records.at_mut(psn.value()) = Some(Placed::new(packet, target, revocations));
-        if rq_offset.is_none() && packet.info.position == Position::First {
-            self.write_firsts.insert(psn);
+            *self.records.at_mut(place) = Some(Placed::new(packet, target, revocations));
+            if packet.info.position == Position::First && matches!(target, Target::Remote(_)) {
+                self.write_firsts.insert(packet.bth.psn);
+            }
         }
     }
 
     /// Returns whether `packet` has the same content as the packet placed at its PSN. If not, the two packets are a
     /// conflict.
     pub(super) fn is_same(&self, packet: &Packet<'_>) -> bool {
-        packet.has_fingerprint(self.fingerprints.at(packet.bth.psn.value()))
+        packet.has_fingerprint(&self.slots.at(packet.bth.psn.value()).fingerprint)
     }
 
     pub(super) fn clear(&mut self) {
-        self.slots.fill(SlotState::Empty);
+        self.slots.fill(EMPTY);
         self.write_firsts.remove_range(Psn::new(0), self.write_firsts.capacity());
         self.write_cursor = None;
     }
@@ -306,7 +305,7 @@ impl Placing {
     /// Marks `expected` and the `span - 1` PSNs after it as not placed, because they were executed or refused.
     pub(super) fn pass(&mut self, expected: Psn, span: u32) {
         for i in 0..span.min(self.slots.len()) {
-            *self.slots.at_mut(expected.plus(i).value()) = SlotState::Empty;
+            self.slots.at_mut(expected.plus(i).value()).state = SlotState::Empty;
         }
         self.write_firsts.remove_range(expected, span);
     }

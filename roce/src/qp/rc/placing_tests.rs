@@ -4,7 +4,7 @@
 use super::harness::{
     ALL, Bench, IMPROVED, LOCAL_READ, MTU_BYTES, Pkt, READABLE, REGION_BYTES, SELECTIVE, UNKNOWN, VA, psn,
 };
-use super::placing::{Placing, SlotState};
+use super::placing::{Placing, SlotState, Target};
 use super::responder::ResponderAction;
 use crate::id::RKey;
 use crate::qp::Placement;
@@ -112,11 +112,11 @@ fn run_writes((name, left, steps): &Row) {
                 let frame = packet.frame(&[]);
                 let packet = &Packet::parse(&frame).expect("well-formed");
                 let left = left.map(|(va, len_bytes)| Reth { va, rkey: ALL, len_bytes });
-                let known = placing.remote(packet, expected, left, MTU_BYTES);
+                let known = placing.remote(packet, packet.reth(), expected, left, MTU_BYTES);
                 let known = known.map(|(reth, index)| (reth.va, index));
                 assert_eq!(known, *wanted, "{name}, step {number}");
                 if known.is_some() {
-                    placing.mark_placed(packet, None, 0);
+                    placing.mark_placed(packet, Target::Remote(packet.reth()), 0);
                 }
             }
             Pass(count) => {
@@ -164,7 +164,8 @@ fn a_placed_packet_is_recorded_or_marked() {
         let pkt = Pkt { ack_req, solicited, imm: 9, ..packet(*opcode, 2, MTU_BYTES) };
         let frame = pkt.frame(&[]);
         let packet = Packet::parse(&frame).expect("well-formed");
-        placing.mark_placed(&packet, *rq_offset, 0);
+        let target = rq_offset.map_or_else(|| Target::Remote(packet.reth()), Target::Receive);
+        placing.mark_placed(&packet, target, 0);
         let count = |placing: &Placing, is_write| placing.middles(psn(2), is_write);
         let mark = match (placing.get(psn(2)), count(&placing, false), count(&placing, true)) {
             (Some(_), 0, 0) => Mark::Recorded,
@@ -187,6 +188,12 @@ fn a_placed_packet_is_recorded_or_marked() {
     }
 }
 
+/// Marks the WRITE packet in `frame` as placed.
+fn place(placing: &mut Placing, frame: &[u8]) {
+    let packet = Packet::parse(frame).expect("well-formed");
+    placing.mark_placed(&packet, Target::Remote(packet.reth()), 0);
+}
+
 /// Rows: PSNs of placed WRITE MIDDLEs; PSNs of other placed packets; number of consecutive placed WRITE MIDDLEs from
 /// PSN 1 on.
 const RUNS: &[(&[i32], &[i32], u32)] = &[
@@ -205,8 +212,7 @@ fn middles_are_counted_up_to_the_next_other_packet() {
         let mut placing = Placing::new(WINDOW_PKTS);
         let packets = middles.iter().map(|at| middle(*at)).chain(others.iter().map(|at| only(*at, 16)));
         for packet in packets {
-            let frame = packet.frame(&[]);
-            placing.mark_placed(&Packet::parse(&frame).expect("well-formed"), None, 0);
+            place(&mut placing, &packet.frame(&[]));
         }
         assert_eq!(placing.middles(psn(1), true), *wanted, "{middles:?} and {others:?}");
         assert_eq!(placing.middles(psn(1), false), 0, "none is of a SEND");
@@ -231,7 +237,7 @@ fn a_second_version_is_compared_with_the_placed_one() {
     for (name, second, wanted) in VERSIONS {
         let mut placing = Placing::new(WINDOW_PKTS);
         let (frame, second) = (only(1, 16).frame(&[]), second.frame(&[]));
-        placing.mark_placed(&Packet::parse(&frame).expect("well-formed"), None, 0);
+        place(&mut placing, &frame);
         assert_eq!(placing.is_same(&Packet::parse(&second).expect("well-formed")), *wanted, "{name}");
     }
 }

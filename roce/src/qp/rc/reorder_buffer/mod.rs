@@ -141,16 +141,12 @@ impl ReorderBuffer {
         true
     }
 
-    /// Returns whether `packet` has the same content as the buffered or placed request of its PSN; if not, the two
-    /// packets are a conflict. Returns `None` if no request of this PSN is buffered or placed.
-    pub(crate) fn is_same(&self, expected: Psn, packet: &Packet<'_>, store: &ReorderStore) -> Option<bool> {
-        let psn = packet.bth.psn;
-        if !self.set.is_buffered(expected, psn) {
-            return None;
-        }
-        match self.cell(psn) {
-            Some(cell) => Some(store.is_same(cell, packet)),
-            None => self.placing().map(|placing| placing.is_same(packet)),
+    /// Returns whether `packet`, whose PSN must be buffered or placed, has the same content as the request of its PSN;
+    /// if not, the two packets are a conflict.
+    pub(crate) fn is_same(&self, packet: &Packet<'_>, store: &ReorderStore) -> bool {
+        match self.cell(packet.bth.psn) {
+            Some(cell) => store.is_same(cell, packet),
+            None => self.placing().is_none_or(|placing| placing.is_same(packet)),
         }
     }
 

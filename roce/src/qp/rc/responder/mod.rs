@@ -35,6 +35,7 @@ use crate::qp::inbound::{INVALID, Inbound, Partial, Refusal, sequence};
 use crate::qp::request::{Buffered, Request, RequestHeader};
 use crate::queue::{WcOpcode, WcStatus};
 use crate::recovery::Verdict;
+use crate::recovery::out_of_order_set::PsnState;
 use crate::recovery::responder::{OutOfOrderRequest, ResponderRecovery};
 use crate::start;
 use crate::wire::{NakCode, Operation, Packet};
@@ -386,13 +387,17 @@ impl Responder {
                 return ResponderAction::Answer;
             }
         }
-        if !is_early && self.order.drop_conflicting(packet, rx.counters, store) {
-            // Early READs remain recorded, because a peer that has received all responses of an early READ does not
-            // retransmit its READ request.
-            self.order.on_early_reads(self.reads.early_psns(), self.reads.early());
+        let mut state = self.order.state(packet.bth.psn);
+        if state == PsnState::Kept && !is_early {
+            if self.order.drop_conflicting(packet, rx.counters, store) {
+                // Early READs remain recorded, because a peer that has received all responses of an early READ does not
+                // retransmit its READ request.
+                self.order.on_early_reads(self.reads.early_psns(), self.reads.early());
+            }
+            state = self.order.state(packet.bth.psn);
         }
         let disposition = if self.recovery.keeps(packet.info) {
-            self.order.on_out_of_order(packet, &self.inbound, rx, store)
+            self.order.on_out_of_order(packet, state, &self.inbound, rx, store)
         } else {
             Disposition::Dropped
         };

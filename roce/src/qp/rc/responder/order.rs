@@ -7,11 +7,11 @@ use crate::psn::Psn;
 use crate::qp::Placement;
 use crate::qp::context::RxContext;
 use crate::qp::inbound::{Inbound, Partial};
-use crate::qp::rc::placing::{Placed, Placing, SlotState};
+use crate::qp::rc::placing::{Placed, Placing, SlotState, Target};
 use crate::qp::rc::reorder_buffer::{ReorderBuffer, ReorderStore};
 use crate::qp::request::{Request, RequestHeader, RqOffset};
 use crate::queue::wqe::MAX_MESSAGE_BYTES;
-use crate::recovery::out_of_order_set::OutOfOrderSet;
+use crate::recovery::out_of_order_set::{OutOfOrderSet, PsnState};
 use crate::recovery::{ExpectedPsn, Verdict};
 use crate::wire::{Operation, Packet, Position, PrecedingReads, RecvEth, Reth};
 
@@ -115,6 +115,12 @@ impl Order {
         self.buffer.as_ref().map(|buffer| buffer.set())
     }
 
+    /// Returns the state of `psn`; `OutOfWindow` under go-back-N.
+    #[inline]
+    pub(super) fn state(&self, psn: Psn) -> PsnState {
+        self.set().map_or(PsnState::OutOfWindow, |set| set.state(self.expected(), psn))
+    }
+
     /// Returns whether requests above the expected PSN are buffered or placed. Early READs do not count, because their
     /// responses show the gap to the peer.
     #[inline]
@@ -127,8 +133,7 @@ impl Order {
     /// below `psn`, which belong to READ requests.
     pub(super) fn permits_early_read(&self, psn: Psn, preceding_reads: PrecedingReads) -> bool {
         let expected = self.expected();
-        psn.distance_from(expected) <= preceding_reads.pkts()
-            && self.set().is_some_and(|set| set.is_new(expected, psn))
+        psn.distance_from(expected) <= preceding_reads.pkts() && self.state(psn) == PsnState::Missing
     }
 
     /// Records the early READs with first PSNs `psns`. `early_reads`: number of all early READs.
@@ -145,17 +150,19 @@ impl Order {
 
     /// Returns whether PSN `psn - 1` is buffered or placed, and PSN `psn + 1` is not. `psn` must be buffered or placed,
     /// and the expected PSN missing.
+    #[inline]
     pub(super) fn extends_run(&self, psn: Psn) -> bool {
-        self.set().is_some_and(|set| set.contains(psn.minus(1)) && !set.contains(psn.plus(1)))
+        self.set().is_some_and(|set| set.extends_run(psn))
     }
 
     pub(super) fn bitmap(&self) -> Option<impl ExactSizeIterator<Item = u32> + '_> {
         self.set().map(|set| set.words(self.expected()))
     }
 
-    /// If the content of `packet` differs from the buffered or placed request of the same PSN (conflict), drops the
-    /// earlier request: a forged packet that was received before the peer's packet must not be executed. Under relaxed
-    /// placement, drops all out-of-order requests instead, and returns true.
+    /// If the content of `packet`, whose PSN must be buffered or placed, differs from the buffered or placed request
+    /// (conflict), drops the earlier request: a forged packet that was received before the peer's packet must not be
+    /// executed. Under relaxed placement, drops all out-of-order requests instead, and returns true.
+    #[cold]
     pub(super) fn drop_conflicting(
         &mut self,
         packet: &Packet<'_>,
@@ -164,7 +171,7 @@ impl Order {
     ) -> bool {
         let expected = self.expected();
         let Some(buffer) = &mut self.buffer else { return false };
-        if buffer.is_same(expected, packet, store) != Some(false) {
+        if buffer.is_same(packet, store) {
             return false;
         }
         counters.reorder_conflicts += 1;
@@ -178,21 +185,23 @@ impl Order {
         are_all
     }
 
-    /// Places the payload of an out-of-order packet, if `place` can place the payload. Otherwise buffers the packet, if
-    /// the reorder buffer has room.
+    /// Places the payload of an out-of-order packet of PSN state `state`, if the PSN is missing and `place` can place the
+    /// payload. Otherwise buffers the packet, if the PSN is missing and the reorder buffer has room.
     #[inline]
     pub(super) fn on_out_of_order(
         &mut self,
         packet: &Packet<'_>,
+        state: PsnState,
         inbound: &Inbound,
         rx: &mut RxContext<'_>,
         store: &mut ReorderStore,
     ) -> Disposition {
-        let (psn, expected) = (packet.bth.psn, self.expected());
+        let expected = self.expected();
         let Some(buffer) = &mut self.buffer else { return Disposition::Dropped };
-        if !buffer.set().is_new(expected, psn) {
-            let is_duplicate = buffer.set().is_buffered(expected, psn);
-            return if is_duplicate { Disposition::Duplicate } else { Disposition::Dropped };
+        match state {
+            PsnState::OutOfWindow => return Disposition::Dropped,
+            PsnState::Kept => return Disposition::Duplicate,
+            PsnState::Missing => {}
         }
         if place(buffer, packet, expected, inbound, rx).is_some() {
             self.has_out_of_order = true;
@@ -278,26 +287,27 @@ fn place(
 ) -> Option<()> {
     let (mtu_bytes, revocations) = (inbound.mtu_bytes(), rx.memory.revocations());
     let placing = buffer.placing_mut()?;
-    let mut rq_offset = None;
-    match packet.info.operation {
+    let target = match packet.info.operation {
         Operation::Send => {
             let RecvEth { recv_seq, packet: before } = packet.recveth()?;
             let offset_bytes = before.checked_mul(mtu_bytes)?;
-            rq_offset = Some(RqOffset { recv_seq, offset_bytes });
             let index = recv_seq.wrapping_sub(inbound.recv_seq());
             place_in_receive(packet, index, offset_bytes, mtu_bytes, rx)?;
+            Target::Receive(RqOffset { recv_seq, offset_bytes })
         }
         Operation::Write => {
             let left = match inbound.partial() {
                 Partial::Write { va, rkey, left, .. } => Some(Reth { va, rkey, len_bytes: left }),
                 _ => None,
             };
-            let (reth, index) = placing.remote(packet, expected, left, mtu_bytes)?;
+            let own = packet.reth();
+            let (reth, index) = placing.remote(packet, own, expected, left, mtu_bytes)?;
             place_in_memory(packet, reth, index * mtu_bytes, rx)?;
+            Target::Remote(own)
         }
         _ => return None,
-    }
-    placing.mark_placed(packet, rq_offset, revocations);
+    };
+    placing.mark_placed(packet, target, revocations);
     buffer.on_placed(packet.bth.psn);
     rx.counters.placed_out_of_order += 1;
     Some(())
