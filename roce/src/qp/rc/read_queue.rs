@@ -285,14 +285,13 @@ impl ReadQueue {
 
     /// Inserts a READ at position `at` of the responder resources, and in PSN order into the queue.
     fn insert(&mut self, at: usize, request: ReadRequest) {
-        self.resources.insert(at, ResponderResource::new(request));
         let is_above =
             |waiting: &Waiting| !waiting.is_duplicate && is_below(request.first, waiting.request.first);
         let above = self.queue.iter().rev().take_while(|waiting| is_above(waiting)).count();
-        self.queue.insert(
-            self.queue.len() - above,
-            Waiting { request, sent: 0, is_duplicate: false, shows_loss: false },
-        );
+        let waiting = Waiting { request, sent: 0, is_duplicate: false, shows_loss: false };
+        insert_at(&mut self.resources, at, ResponderResource::new(request));
+        let at = self.queue.len() - above;
+        insert_at(&mut self.queue, at, waiting);
         self.new_reads += 1;
     }
 
@@ -360,25 +359,30 @@ impl ReadQueue {
         Some(run)
     }
 
-    /// Removes the PSNs below `psn` from the early READs: shortens an early READ that ends above `psn`, and removes an
-    /// early READ that does not. Returns whether there was one.
+    /// Returns whether any PSN below `psn` belongs to an early READ.
     #[inline]
-    pub(crate) fn forget_early_below(&mut self, psn: Psn) -> bool {
+    pub(crate) fn has_early_below(&self, psn: Psn) -> bool {
+        self.early > 0
+            && self
+                .resources
+                .get(self.executed_in_order())
+                .is_some_and(|read| is_below(read.request.first, psn))
+    }
+
+    /// Removes the PSNs below `psn` from the early READs: shortens an early READ that ends above `psn`, and removes an
+    /// early READ that does not.
+    pub(crate) fn forget_early_below(&mut self, psn: Psn) {
         let mtu_bytes = self.mtu_bytes;
-        let mut had_any = false;
-        while let at = self.executed_in_order()
-            && let Some(read) = self.resources.get_mut(at).map(|read| &mut read.request)
-            && is_below(read.first, psn)
-        {
-            had_any = true;
-            if is_below(psn, read.end()) {
-                read.skip_to(psn, mtu_bytes);
-                break;
+        while self.has_early_below(psn) {
+            let at = self.executed_in_order();
+            if let Some(read) = self.resources.get_mut(at).map(|read| &mut read.request)
+                && is_below(psn, read.end())
+            {
+                return read.skip_to(psn, mtu_bytes);
             }
             self.resources.remove(at);
             self.early -= 1;
         }
-        had_any
     }
 
     /// Queues the responses requested by a duplicate with PSN `psn` and RETH `reth`, except responses that the queue
@@ -446,7 +450,8 @@ impl ReadQueue {
             granted => again.request.packets = again.sent + granted,
         }
         again.shows_loss = self.selective.is_none();
-        self.queue.insert(at.unwrap_or(self.queue.len()), again);
+        let at = at.unwrap_or(self.queue.len());
+        insert_at(&mut self.queue, at, again);
         Ok(())
     }
 
@@ -551,6 +556,12 @@ impl ReadQueue {
         self.queue.clear();
         self.new_reads = 0;
     }
+}
+
+/// Inserts `value` at position `at` of `queue`: in most cases at the end, where `VecDeque::insert` is slow.
+#[inline]
+fn insert_at<T>(queue: &mut VecDeque<T>, at: usize, value: T) {
+    if at == queue.len() { queue.push_back(value) } else { queue.insert(at, value) }
 }
 
 /// Returns whether `a` is less than half the PSN circle below `b`.
