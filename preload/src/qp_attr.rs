@@ -110,6 +110,7 @@ fn attr_of(attr: &ibv_qp_attr, mask: u32) -> Result<QpAttr, Errno> {
         recovery: config::recovery(state),
         placement: None,
         congestion: None,
+        initial_rtt_nanos: None,
     })
 }
 

@@ -62,6 +62,11 @@ impl Lockstep {
         self.timeout
     }
 
+    /// Returns the round trip to the peer, as [`stream::round_trip_nanos`].
+    pub(crate) fn round_trip_nanos(&self) -> u32 {
+        stream::round_trip_nanos(&self.stream)
+    }
+
     /// Queues a record of this end. A client sends it at once if no record was queued.
     pub(crate) fn push(&mut self, record: &[u8]) -> anyhow::Result<()> {
         if self.is_client && self.own.is_empty() {

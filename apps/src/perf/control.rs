@@ -80,6 +80,11 @@ impl Control {
         self.timeout
     }
 
+    /// Returns the round trip to the peer, as [`exchange::round_trip_nanos`].
+    pub(super) fn round_trip_nanos(&self) -> u32 {
+        exchange::round_trip_nanos(&self.stream)
+    }
+
     /// Sends a message to the peer.
     pub(super) fn send(&mut self, message: &Message) -> anyhow::Result<()> {
         self.stream.write_all(&line_of(message)?).context("the peer is gone")

@@ -5,6 +5,7 @@ mod args;
 mod game;
 mod oob;
 
+use std::net::TcpStream;
 use std::process::ExitCode;
 use std::time::Duration;
 
@@ -13,8 +14,7 @@ use serde::Serialize;
 use verbs::stat::DeviceCounters;
 use verbs::{Access, ConnAttr, ConnectOptions, Context, Endpoint};
 
-use crate::exchange::DeviceReach;
-use crate::exchange::gid;
+use crate::exchange::{self, DeviceReach, gid};
 use crate::progress::Progress;
 use crate::{counters, events};
 pub(crate) use args::PingArgs;
@@ -121,7 +121,7 @@ pub(crate) fn run(args: &PingArgs) -> anyhow::Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-type Connected = (Endpoint, Endpoint, std::net::TcpStream);
+type Connected = (Endpoint, Endpoint, TcpStream);
 
 /// Runs the server: receives the client's address, connects, answers with its own.
 fn serve(context: &Context, args: &PingArgs, game: &mut Game) -> anyhow::Result<Connected> {
@@ -145,7 +145,7 @@ fn serve(context: &Context, args: &PingArgs, game: &mut Game) -> anyhow::Result<
     drop(waiting);
     print_address(args, "  local address: ", &local);
     context.wait_link(LINK_TIMEOUT)?;
-    connect(args, game, (&local, &remote), gid_index)?;
+    connect(args, game, (&local, &remote), gid_index, &stream)?;
     oob::send_line(&mut stream, &local)?;
     oob::receive_done(&mut stream, args.exchange.peer_timeout())?;
     print_address(args, "  remote address:", &remote);
@@ -166,7 +166,7 @@ fn join(context: &Context, args: &PingArgs, game: &mut Game, host: &str) -> anyh
     let reach = DeviceReach::new(context, &args.device.port);
     gid::check(remote.gid, stream.peer_addr()?.ip(), args.exchange.any_gid, &reach)?;
     check_family(&local, &remote, gid_index)?;
-    connect(args, game, (&local, &remote), gid_index)?;
+    connect(args, game, (&local, &remote), gid_index, &stream)?;
     oob::send_done(&mut stream)?;
     print_address(args, "  remote address:", &remote);
     Ok((local, remote, stream))
@@ -210,6 +210,7 @@ fn connect(
     game: &mut Game,
     (local, remote): (&Endpoint, &Endpoint),
     gid_index: u8,
+    stream: &TcpStream,
 ) -> anyhow::Result<()> {
     if let Some(note) = agree::note(local.lid, remote.lid) {
         eprintln!("roce: {note}");
@@ -223,6 +224,7 @@ fn connect(
             max_rd_atomic: 1,
             max_dest_rd_atomic: 1,
             recovery: agree::agree(args.recovery, remote.lid),
+            initial_rtt_nanos: exchange::round_trip_nanos(stream),
             ..ConnAttr::default()
         },
     };
@@ -232,7 +234,7 @@ fn connect(
 }
 
 /// Stays until the peer needs no more ACKs. Returns the number of packets that this end retransmitted.
-fn say_farewell(game: &Game, stream: &mut std::net::TcpStream) -> u64 {
+fn say_farewell(game: &Game, stream: &mut TcpStream) -> u64 {
     oob::wait_for_hang_up(stream, FAREWELL_TIMEOUT);
     let counters = game.qp().counters();
     let losses = counters.retransmitted_pkts + counters.duplicate_request + counters.out_of_seq_request;

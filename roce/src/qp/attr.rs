@@ -162,6 +162,10 @@ pub struct QpAttr {
     /// Default: the scheme of the device. After the transition to RTS, a change takes effect only on a reliable
     /// connection, and only if the change is part of a transition from SQD to SQD.
     pub congestion: Option<CongestionScheme>,
+    /// Round trip to the peer in nanoseconds, as measured on another connection to this peer (RFC 9040). Extension to
+    /// `ibv_qp_attr`. Default: 0, unknown. The first probe timeouts are at least three times this round trip, until this queue
+    /// pair has measured its own. No effect after the transition to RTS.
+    pub initial_rtt_nanos: Option<u32>,
 }
 
 impl QpAttr {
@@ -177,6 +181,7 @@ impl QpAttr {
                 timeout: None,
                 retry_count: None,
                 rnr_retry: None,
+                initial_rtt_nanos: None,
                 ..self
             },
             ServiceType::Ud => QpAttr {
@@ -243,6 +248,10 @@ pub struct ConnAttr {
     /// Congestion control of the requests and READ responses that this queue pair sends; `None`: the scheme of the
     /// device.
     pub congestion: Option<CongestionScheme>,
+    /// Round trip to the peer in nanoseconds, as measured on another connection to this peer, for example on the TCP
+    /// connection by which the two ends exchanged their addresses (RFC 9040); 0: unknown. If the peer answers much later
+    /// than 100 us, a known round trip saves the probes before the first response.
+    pub initial_rtt_nanos: u32,
 }
 
 impl Default for ConnAttr {
@@ -259,6 +268,7 @@ impl Default for ConnAttr {
             recovery: RecoveryScheme::ImprovedGoBackN,
             placement: Placement::InOrder,
             congestion: None,
+            initial_rtt_nanos: 0,
         }
     }
 }
@@ -276,6 +286,7 @@ impl ConnAttr {
         recovery: RecoveryScheme::ImprovedGoBackN,
         placement: Placement::InOrder,
         congestion: None,
+        initial_rtt_nanos: 0,
     };
 
     /// Returns the attributes for the transition from RESET to INIT, on port 1.
@@ -316,6 +327,7 @@ impl ConnAttr {
             timeout: Some(self.timeout),
             retry_count: Some(self.retry_count),
             rnr_retry: Some(self.rnr_retry),
+            initial_rtt_nanos: Some(self.initial_rtt_nanos),
             ..QpAttr::default()
         }
     }
@@ -333,6 +345,7 @@ impl ConnAttr {
             recovery: attr.recovery.unwrap_or(self.recovery),
             placement: attr.placement.unwrap_or(self.placement),
             congestion: attr.congestion.or(self.congestion),
+            initial_rtt_nanos: attr.initial_rtt_nanos.unwrap_or(self.initial_rtt_nanos),
         }
     }
 }
@@ -356,6 +369,7 @@ mod tests {
             recovery: RecoveryScheme::SelectiveRepeat { window_pkts: 128 },
             placement: Placement::Relaxed,
             congestion: Some(CongestionScheme::None),
+            initial_rtt_nanos: 10,
         };
         let (path, psn) = (AddressVector::new(Gid::ZERO, 0), Psn::new(7));
         let attrs = [conn.to_init(), conn.to_rtr(path, Qpn::new(8), psn), conn.to_rts(psn)];

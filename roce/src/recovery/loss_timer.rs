@@ -112,11 +112,12 @@ pub(crate) struct LossTimer {
 const _: () = assert!(size_of::<LossTimer>() == 104);
 
 impl LossTimer {
-    /// Creates a stopped timer; the local ACK timeout is 4.096 us * 2^`timeout`.
-    pub(crate) fn new(scheme: RecoveryScheme, timeout: u8) -> Self {
+    /// Creates a stopped timer; the local ACK timeout is 4.096 us * 2^`timeout`. `initial_rtt_nanos`: see
+    /// [`AdaptiveRto::new`].
+    pub(crate) fn new(scheme: RecoveryScheme, timeout: u8, initial_rtt_nanos: u32) -> Self {
         LossTimer {
             timer: RetransmitTimer::new(timeout),
-            rto: AdaptiveRto::default(),
+            rto: AdaptiveRto::new(initial_rtt_nanos),
             is_adaptive: scheme.is_adaptive(),
             was_first_alone: false,
             has_sent: false,
@@ -618,7 +619,7 @@ mod tests {
         follows: bool,
     ) -> (LossTimer, Recovery) {
         let mut recovery = Recovery::new(scheme, FIRST_PSN);
-        let mut timer = LossTimer::new(scheme, 8);
+        let mut timer = LossTimer::new(scheme, 8, 0);
         recovery.on_sent(1, Instant::ZERO);
         timer.on_packet_sent(request(has_ack_req, is_retransmission), || follows, &recovery, Instant::ZERO);
         (timer, recovery)
@@ -659,7 +660,7 @@ mod tests {
     fn after_an_rnr_wait_the_timer_is_armed_if_packets_are_in_flight() {
         let scheme = RecoveryScheme::SelectiveRepeat { window_pkts: 64 };
         let mut recovery = Recovery::new(scheme, FIRST_PSN);
-        let mut timer = LossTimer::new(scheme, 8);
+        let mut timer = LossTimer::new(scheme, 8, 0);
         assert!(!timer.on_rnr_wait_over(&recovery, Instant::ZERO));
         assert!(timer.deadline().is_none());
         recovery.on_sent(1, Instant::ZERO);
@@ -682,7 +683,7 @@ mod tests {
     #[test]
     fn a_changed_local_ack_timeout_applies_from_the_next_packet_on() {
         let mut recovery = Recovery::new(RecoveryScheme::GoBackN, FIRST_PSN);
-        let mut timer = LossTimer::new(RecoveryScheme::GoBackN, 8);
+        let mut timer = LossTimer::new(RecoveryScheme::GoBackN, 8, 0);
         timer.set_timeout(1);
         recovery.on_sent(1, Instant::ZERO);
         timer.on_packet_sent(request(true, false), || false, &recovery, Instant::ZERO);

@@ -79,8 +79,8 @@ impl RetransmitTimer {
 /// ```text
 ///   progress -- PTO --> probe -- 2 PTO --> probe -- 4 PTO --> probe ..
 ///   PTO = srtt + max(srtt, 4 rttvar), at least PROBE_MIN_NANOS, quadrupled by each spurious probe since the last loss;
-///         before the first round-trip sample: at least RTO_LOW_NANOS or RTO_HIGH_NANOS, and from the fourth expiry on
-///         quadrupled instead of doubled
+///         before the first round-trip sample: at least RTO_LOW_NANOS or RTO_HIGH_NANOS, and at least three times the
+///         initial round trip, if known; from the fourth expiry on quadrupled instead of doubled
 ///   RTO = RTO_LOW_NANOS with up to RTO_LOW_PKTS in flight, otherwise RTO_HIGH_NANOS;
 ///         before the first round-trip sample: FIRST_RTO_NANOS
 ///   from the second probe on, a probe after a wait of RTO or more is reported to congestion control as a loss
@@ -95,6 +95,8 @@ pub(crate) struct AdaptiveRto {
     /// The smoothed round trip; before the first sample an upper bound of the round trip, or 0 if no probe was
     /// acknowledged ([`AdaptiveRto::on_first_progress`]).
     srtt_nanos: u64,
+    /// The variation of the round trip; before the first sample, half the initial round trip (RFC 6298, section 2.2), or
+    /// 0 if that is unknown.
     rttvar_nanos: u64,
     /// The shortest round trip measured, in nanoseconds, at most 4.3 s; 0 before the first sample.
     min_nanos: u32,
@@ -135,11 +137,13 @@ const EXPIRIES_FIRST_MAX: u8 = 3;
 /// Largest number of times that the PTO is doubled.
 const BACKOFF_MAX: u8 = 16;
 
-impl Default for AdaptiveRto {
-    fn default() -> Self {
+impl AdaptiveRto {
+    /// `initial_rtt_nanos`: the round trip to the peer as measured on another connection, in nanoseconds (RFC 9002,
+    /// section 6.2.2); 0 if unknown.
+    pub(crate) fn new(initial_rtt_nanos: u32) -> Self {
         AdaptiveRto {
             srtt_nanos: 0,
-            rttvar_nanos: 0,
+            rttvar_nanos: u64::from(initial_rtt_nanos) / 2,
             min_nanos: 0,
             timed_psn: Psn::default(),
             timed_at: OptionalInstant::NONE,
@@ -150,9 +154,7 @@ impl Default for AdaptiveRto {
             spurious: 0,
         }
     }
-}
 
-impl AdaptiveRto {
     /// Records that a retransmission was spurious. If it may have been a probe, quadruples the PTO until a loss:
     /// the peer, asleep or busy, may respond as late again, and `srtt` does not include the late response (Karn's
     /// algorithm).
@@ -283,7 +285,8 @@ impl AdaptiveRto {
         let mut pto_nanos = self.srtt_nanos + self.srtt_nanos.max(4 * self.rttvar_nanos);
         let mut doublings = self.backoff.saturating_add(2 * self.spurious);
         if !self.has_sample() {
-            pto_nanos = pto_nanos.max(rto_nanos(in_flight_pkts));
+            // With `rttvar` as half the initial round trip, three times this round trip (RFC 6298, section 2.2).
+            pto_nanos = pto_nanos.max(6 * self.rttvar_nanos).max(rto_nanos(in_flight_pkts));
             doublings = doublings.saturating_add(doublings.saturating_sub(EXPIRIES_FIRST_MAX));
         }
         pto_nanos.max(PROBE_MIN_NANOS) << doublings.min(BACKOFF_MAX)
@@ -355,7 +358,7 @@ mod tests {
 
     #[test]
     fn the_probe_timeout_includes_a_standing_queue() {
-        let mut rto = AdaptiveRto::default();
+        let mut rto = AdaptiveRto::new(0);
         rto.on_sample(10_000);
         (0..200).for_each(|_| rto.on_sample(40_000));
         assert!(rto.wait_nanos(4).abs_diff(2 * 40_000) < 100, "{} ns", rto.wait_nanos(4));
@@ -367,7 +370,7 @@ mod tests {
             [0; 7].map(|_| (rto.wait_nanos(in_flight_pkts), rto.on_expired(in_flight_pkts)))
         };
         let (first, longer, timeout) = (Expiry::TailLossProbe, Expiry::Pto, Expiry::Rto);
-        let mut rto = AdaptiveRto::default();
+        let mut rto = AdaptiveRto::new(0);
         let waits = expire_all(&mut rto, RTO_LOW_PKTS);
         assert_eq!(waits[..2], [(100_000, first), (200_000, longer)]);
         assert_eq!(waits[3..6], [(800_000, longer), (3_200_000, timeout), (12_800_000, timeout)]);
@@ -375,7 +378,7 @@ mod tests {
         let waits = expire_all(&mut rto, RTO_LOW_PKTS + 1);
         assert_eq!(waits[..3], [(320_000, first), (640_000, longer), (1_280_000, timeout)]);
         let measured = |rtt_nanos| {
-            let mut rto = AdaptiveRto::default();
+            let mut rto = AdaptiveRto::new(0);
             rto.on_sent(Psn::new(0), Instant::ZERO);
             assert_eq!(rto.on_acked(Instant::from_nanos(rtt_nanos)), Some(rtt_nanos));
             rto
@@ -404,8 +407,35 @@ mod tests {
     }
 
     #[test]
+    fn an_initial_round_trip_raises_the_probe_timeout_until_the_first_sample() {
+        // Columns: initial round trip, packets in flight, first and second PTO.
+        for (initial_rtt_nanos, in_flight_pkts, waits) in [
+            (0, 1, [100_000, 200_000]),
+            (33_000, 1, [100_000, 200_000]),
+            (34_000, 1, [102_000, 204_000]),
+            (34_000, 4, [320_000, 640_000]),
+            (5_000_000, 4, [15_000_000, 30_000_000]),
+            (u32::MAX, 4, [12_884_901_882, 25_769_803_764]),
+        ] {
+            let mut rto = AdaptiveRto::new(initial_rtt_nanos);
+            let found = [0; 2].map(|_| {
+                let wait_nanos = rto.wait_nanos(in_flight_pkts);
+                rto.on_expired(in_flight_pkts);
+                wait_nanos
+            });
+            assert_eq!(found, waits, "{initial_rtt_nanos} ns, {in_flight_pkts} packets");
+            // A loss before the first sample leaves the initial round trip in force.
+            rto.end_backoff();
+            rto.on_loss();
+            assert_eq!(rto.wait_nanos(in_flight_pkts), waits[0], "{initial_rtt_nanos} ns, after a loss");
+            rto.on_sample(10_000);
+            assert_eq!(rto.wait_nanos(in_flight_pkts), 30_000, "{initial_rtt_nanos} ns, after a sample");
+        }
+    }
+
+    #[test]
     fn waits_before_a_sample_never_become_shorter() {
-        let mut rto = AdaptiveRto::default();
+        let mut rto = AdaptiveRto::new(0);
         let waits: Vec<u64> = (0..300)
             .map(|_| {
                 rto.on_expired(1);
@@ -427,7 +457,7 @@ mod tests {
             wait_nanos
         };
         let quadrupled = [10_000, 40_000, 160_000, 160_000];
-        let mut rto = AdaptiveRto::default();
+        let mut rto = AdaptiveRto::new(0);
         rto.on_sample(1_000);
         assert_eq!([0; 4].map(|_| expire_and_prove_spurious(&mut rto)), quadrupled);
         rto.on_unambiguous_sample(1_000);
@@ -440,7 +470,7 @@ mod tests {
         assert_eq!(rto.wait_nanos(4), 10_000, "the second probe repaired a loss");
         rto.on_spurious();
         assert_eq!(rto.wait_nanos(4), 10_000, "no probe since the sample");
-        let mut unmeasured = AdaptiveRto::default();
+        let mut unmeasured = AdaptiveRto::new(0);
         expire_and_prove_spurious(&mut unmeasured);
         unmeasured.on_sample(1_000);
         unmeasured.on_spurious();

@@ -35,6 +35,7 @@ pub(crate) struct RequesterConfig {
     pub first_psn: Psn,
     pub mtu_bytes: u32,
     pub timeout: u8,
+    pub initial_rtt_nanos: u32,
     pub retry_count: u8,
     pub rnr_retry: u8,
     pub max_rd_atomic: u8,
@@ -49,6 +50,7 @@ impl RequesterConfig {
             first_psn,
             mtu_bytes: conn.path_mtu.bytes(),
             timeout: conn.timeout,
+            initial_rtt_nanos: conn.initial_rtt_nanos,
             retry_count: conn.retry_count,
             rnr_retry: conn.rnr_retry,
             max_rd_atomic: conn.max_rd_atomic,
@@ -99,7 +101,7 @@ impl Requester {
     pub(crate) fn new(config: RequesterConfig) -> Self {
         Requester {
             recovery: Recovery::new(config.recovery, config.first_psn),
-            loss_timer: LossTimer::new(config.recovery, config.timeout),
+            loss_timer: LossTimer::new(config.recovery, config.timeout, config.initial_rtt_nanos),
             congestion: Congestion::new(&config.congestion, config.link_bits_per_sec),
             loss_window: LossWindow::default(),
             rnr_until: OptionalInstant::NONE,
