@@ -163,8 +163,8 @@ pub struct QpAttr {
     /// connection, and only if the change is part of a transition from SQD to SQD.
     pub congestion: Option<CongestionScheme>,
     /// Round trip to the peer in nanoseconds, as measured on another connection to this peer (RFC 9040). Extension to
-    /// `ibv_qp_attr`. Default: 0, unknown. The first probe timeouts are at least three times this round trip, until this queue
-    /// pair has measured its own. No effect after the transition to RTS.
+    /// `ibv_qp_attr`. Default: 0, unknown. The first probe timeouts are at least three times this round trip, until
+    /// this queue pair has measured its own. No effect after the transition to RTS.
     pub initial_rtt_nanos: Option<u32>,
 }
 
@@ -249,8 +249,8 @@ pub struct ConnAttr {
     /// device.
     pub congestion: Option<CongestionScheme>,
     /// Round trip to the peer in nanoseconds, as measured on another connection to this peer, for example on the TCP
-    /// connection by which the two ends exchanged their addresses (RFC 9040); 0: unknown. If the peer answers much later
-    /// than 100 us, a known round trip saves the probes before the first response.
+    /// connection by which the two ends exchanged their addresses (RFC 9040); 0: unknown. If the peer answers much
+    /// later than 100 us, a known round trip saves the probes before the first response.
     pub initial_rtt_nanos: u32,
 }
 

@@ -49,8 +49,8 @@ impl OutOfOrderSet {
         self.buffered.contains(psn)
     }
 
-    /// Returns whether PSN `psn - 1` is in the set, and PSN `psn + 1` is not. `psn` must be in the set, and the expected
-    /// PSN missing.
+    /// Returns whether PSN `psn - 1` is in the set, and PSN `psn + 1` is not. `psn` must be in the set, and the
+    /// expected PSN missing.
     #[inline]
     pub(crate) fn extends_run(&self, psn: Psn) -> bool {
         let next = psn.plus(1);

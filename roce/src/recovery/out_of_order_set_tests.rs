@@ -133,8 +133,8 @@ fn the_bitmap_is_that_of_every_expected_psn() {
     }
 }
 
-/// Columns: changes; a PSN of the set; whether this PSN extends a run: the PSN below is in the set, and the PSN above is
-/// not. PSNs are distances from `EXPECTED`.
+/// Columns: changes; a PSN of the set; whether this PSN extends a run: the PSN below is in the set, and the PSN above
+/// is not. PSNs are distances from `EXPECTED`.
 #[rustfmt::skip]
 const RUNS: &[(&[Change], i32, bool)] = &[
     (&[Insert(1)],                                      1,  false),

@@ -95,8 +95,8 @@ pub(crate) struct AdaptiveRto {
     /// The smoothed round trip; before the first sample an upper bound of the round trip, or 0 if no probe was
     /// acknowledged ([`AdaptiveRto::on_first_progress`]).
     srtt_nanos: u64,
-    /// The variation of the round trip; before the first sample, half the initial round trip (RFC 6298, section 2.2), or
-    /// 0 if that is unknown.
+    /// The variation of the round trip; before the first sample, half the initial round trip (RFC 6298, section 2.2),
+    /// or 0 if that is unknown.
     rttvar_nanos: u64,
     /// The shortest round trip measured, in nanoseconds, at most 4.3 s; 0 before the first sample.
     min_nanos: u32,

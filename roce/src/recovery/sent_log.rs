@@ -69,9 +69,9 @@ pub(crate) struct SentLog {
     transmissions: CircularArray<Transmission>,
     acked: PsnSet,
     lost: PsnSet,
-    /// The retransmitted PSNs among the last `window_pkts` PSNs sent; some of these PSNs may be below una. When the first
-    /// PSN of a block of [`BLOCK_PKTS`] is sent, all PSNs of the block are removed. With a capacity of two windows, no
-    /// other PSN of the last `window_pkts` PSNs shares a bit with a PSN of the block.
+    /// The retransmitted PSNs among the last `window_pkts` PSNs sent; some of these PSNs may be below una. When the
+    /// first PSN of a block of [`BLOCK_PKTS`] is sent, all PSNs of the block are removed. With a capacity of two
+    /// windows, no other PSN of the last `window_pkts` PSNs shares a bit with a PSN of the block.
     retransmitted: PsnSet,
     /// If this PSN is above una, [`SentLog::has_no_gap`] returns false. A retransmission raises this PSN to one past
     /// the PSN retransmitted. A doubtful ACK (see `doubtful`) raises this PSN to two past the highest PSN that the ACK

@@ -128,8 +128,6 @@ pub(super) struct RetransmitFields {
 }
 
 impl RetransmitFields {
-    pub(super) const NONE: RetransmitFields = RetransmitFields { ip_id: [0; 2], ack_req: 0 };
-
     pub(super) fn preceding_reads(self) -> PrecedingReads {
         PrecedingReads::parse(self.ack_req)
     }

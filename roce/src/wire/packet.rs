@@ -145,14 +145,10 @@ impl AddressPair {
 }
 
 /// The ICRC of a packet, and the fields that the ICRC covers and that may differ in a retransmission.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Fingerprint {
     icrc: u32,
     fields: RetransmitFields,
-}
-
-impl Fingerprint {
-    pub(crate) const NONE: Fingerprint = Fingerprint { icrc: 0, fields: RetransmitFields::NONE };
 }
 
 impl<'a> Packet<'a> {

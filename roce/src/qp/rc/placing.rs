@@ -56,7 +56,7 @@ impl Placed {
             info: packet.info,
             target,
             psn: packet.bth.psn,
-            imm: if packet.info.has_immediate { packet.immdt().unwrap_or_default() } else { 0 },
+            imm: packet.immdt().unwrap_or_default(),
             len_bytes: packet.len_bytes(),
             ack_req: packet.bth.ack_req,
             solicited: packet.bth.solicited,
@@ -112,9 +112,10 @@ impl Request for Placed {
 }
 
 /// State of an out-of-order PSN.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) enum SlotState {
     /// The payload is not placed.
+    #[default]
     Empty,
     /// The payload is placed, and `Placing::records` has the header fields.
     Recorded,
@@ -148,14 +149,12 @@ struct WriteCursor {
 }
 
 /// Slot of a PSN.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, Default)]
 struct Slot {
     state: SlotState,
     /// Valid unless the state is [`SlotState::Empty`].
     fingerprint: Fingerprint,
 }
-
-const EMPTY: Slot = Slot { state: SlotState::Empty, fingerprint: Fingerprint::NONE };
 
 /// Out-of-order packets whose payload is placed.
 #[derive(Debug)]
@@ -173,7 +172,7 @@ impl Placing {
     /// Creates the state for a window of `window_pkts` PSNs, a power of two.
     pub(super) fn new(window_pkts: u32) -> Self {
         Placing {
-            slots: CircularArray::new(window_pkts, EMPTY),
+            slots: CircularArray::new(window_pkts, Slot::default()),
             records: CircularArray::new(window_pkts, None),
             write_firsts: PsnSet::new(window_pkts),
             write_cursor: None,
@@ -239,8 +238,8 @@ impl Placing {
         Some(WriteCursor { psn, index, packets, reth })
     }
 
-    /// Marks the payload of `packet` as placed at `target`. `revocations`: [`MemoryView::revocations`] before the access
-    /// was checked.
+    /// Marks the payload of `packet` as placed at `target`. `revocations`: [`MemoryView::revocations`] before the
+    /// access was checked.
     #[inline]
     pub(super) fn mark_placed(&mut self, packet: &Packet<'_>, target: Target, revocations: u64) {
         let place = packet.bth.psn.value();
@@ -267,7 +266,7 @@ impl Placing {
     }
 
     pub(super) fn clear(&mut self) {
-        self.slots.fill(EMPTY);
+        self.slots.fill(Slot::default());
         self.write_firsts.remove_range(Psn::new(0), self.write_firsts.capacity());
         self.write_cursor = None;
     }

@@ -361,7 +361,7 @@ impl ReadQueue {
 
     /// Returns whether any PSN below `psn` belongs to an early READ.
     #[inline]
-    pub(crate) fn has_early_below(&self, psn: Psn) -> bool {
+    fn has_early_below(&self, psn: Psn) -> bool {
         self.early > 0
             && self
                 .resources
@@ -370,8 +370,19 @@ impl ReadQueue {
     }
 
     /// Removes the PSNs below `psn` from the early READs: shortens an early READ that ends above `psn`, and removes an
-    /// early READ that does not.
-    pub(crate) fn forget_early_below(&mut self, psn: Psn) {
+    /// early READ that does not. Returns whether there was one.
+    #[inline]
+    pub(crate) fn forget_early_below(&mut self, psn: Psn) -> bool {
+        // In line, because after most READs there is none.
+        let had_any = self.has_early_below(psn);
+        if had_any {
+            self.cut_early_below(psn);
+        }
+        had_any
+    }
+
+    #[inline(never)]
+    fn cut_early_below(&mut self, psn: Psn) {
         let mtu_bytes = self.mtu_bytes;
         while self.has_early_below(psn) {
             let at = self.executed_in_order();

@@ -304,8 +304,7 @@ impl Responder {
     /// Removes the PSNs below `psn` from the early READs: requests with these PSNs were executed.
     #[inline]
     fn forget_early_below(&mut self, psn: Psn) {
-        if self.reads.has_early_below(psn) {
-            self.reads.forget_early_below(psn);
+        if self.reads.forget_early_below(psn) {
             // The lowest early READ may have been shortened: its first PSN is now `psn`.
             self.order.on_early_reads(self.reads.early_psns().take(1), self.reads.early());
         }

@@ -185,8 +185,8 @@ impl Order {
         are_all
     }
 
-    /// Places the payload of an out-of-order packet of PSN state `state`, if the PSN is missing and `place` can place the
-    /// payload. Otherwise buffers the packet, if the PSN is missing and the reorder buffer has room.
+    /// Places the payload of an out-of-order packet of PSN state `state`, if the PSN is missing and `place` can place
+    /// the payload. Otherwise buffers the packet, if the PSN is missing and the reorder buffer has room.
     #[inline]
     pub(super) fn on_out_of_order(
         &mut self,
