@@ -67,8 +67,9 @@ pub(crate) struct GoBackN {
     retransmitted_end: Psn,
     /// Set when a PSN sequence error or an implied NAK moves `next` back to `una`. While set, a further PSN sequence
     /// error or implied NAK does not move `next`, because each response after a lost READ response is an implied NAK.
-    /// Cleared when the loss timer expires, and by an RNR NAK; also cleared when `una` advances, if then no READ
-    /// response above `una` is recorded as received, or `una` has reached the end of the PSNs marked lost (`lost_end`).
+    /// Cleared when the loss timer expires, by an RNR NAK, and if the retransmission of `una` was lost
+    /// ([`GoBackN::on_lost_again`]); also cleared when `una` advances, if then no READ response above `una` is recorded
+    /// as received, or `una` has reached the end of the PSNs marked lost (`lost_end`).
     has_gone_back: bool,
 }
 
@@ -364,6 +365,12 @@ impl GoBackN {
         }
         self.next = last;
         true
+    }
+
+    /// Called before the PSN sequence error that shows that the retransmission of una was lost: this NAK moves `next` back
+    /// once more.
+    pub(crate) fn on_lost_again(&mut self) {
+        self.has_gone_back = false;
     }
 
     /// After an expiry of the loss timer or an RNR NAK, moves `next` back to `una`. A later PSN sequence error or

@@ -220,6 +220,24 @@ impl LossTimer {
         self.is_adaptive && now.nanos_since(self.last_ack_req_at) >= self.rto.min_nanos()
     }
 
+    /// Returns whether a NAK (PSN sequence error) for `next` shows that the retransmission of una was lost: `next` is una,
+    /// and una was retransmitted at least a quarter of the shortest round trip before `now`. A sooner NAK was elicited
+    /// before the retransmission arrived. Always false before the first round-trip sample, and under go-back-N.
+    #[cold]
+    pub(crate) fn shows_lost_again(&self, recovery: &Recovery, next: Psn, now: Instant) -> bool {
+        let is_retransmitted = recovery.una() == next && recovery.next_psn() != next;
+        let is_known = self.is_adaptive && self.rto.has_sample() && is_retransmitted;
+        is_known && self.rearm_at.get().is_some_and(|at| !self.is_early(at, now))
+    }
+
+    /// Returns whether less than a quarter of the shortest round trip has passed since `sent_at`: a response received at
+    /// `now` was elicited by an earlier transmission of the packet sent at `sent_at`. The limit is not the whole shortest
+    /// round trip, because each measured round trip may include queueing behind packets of this queue pair: without
+    /// queueing, the response may arrive in less than the shortest measured round trip.
+    fn is_early(&self, sent_at: Instant, now: Instant) -> bool {
+        now.nanos_since(sent_at) < self.rto.min_nanos() / 4
+    }
+
     /// Records a stale response, which shows that the peer still responds: sets `rearm_at` to `now`. After a probe, the
     /// stale response is the second one to the probed packet: the probe was spurious (D-SACK, RFC 3708).
     pub(crate) fn on_stale_response(&mut self, now: Instant) {
@@ -358,11 +376,7 @@ impl LossTimer {
         (resume, at): (Psn, Instant),
         now: Instant,
     ) {
-        // If the ACK arrives less than 1/4 of the shortest round trip after the probe, the first transmission of the
-        // probed packet elicited the ACK. The limit is not the whole shortest round trip, because each measured round
-        // trip may include queueing behind packets of this queue pair: without queueing, the ACK of the probe may
-        // arrive in less than the shortest measured round trip.
-        let is_early = !was_first_alone && now.nanos_since(at) < self.rto.min_nanos() / 4;
+        let is_early = !was_first_alone && self.is_early(at, now);
         let is_any = answers == Answers::Any;
         let is_alone = is_any && result.acked_pkts == 1;
         let is_first = answers == Answers::First || (is_alone && is_early);

@@ -355,6 +355,14 @@ impl Recovery {
         }
     }
 
+    /// Under both kinds of go-back-N: see [`GoBackN::on_lost_again`].
+    #[cold]
+    pub(crate) fn on_lost_again(&mut self) {
+        if let Recovery::GoBackN(scheme) = self {
+            scheme.on_lost_again();
+        }
+    }
+
     /// Under both kinds of go-back-N, moves [`Recovery::next_psn`] back to una, after a local ACK timeout or an RNR
     /// NAK.
     pub(crate) fn go_back(&mut self) {

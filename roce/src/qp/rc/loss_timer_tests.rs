@@ -276,6 +276,12 @@ const AMID_RETRANSMISSIONS: &[Step] = &[
     ("120 out", "180 >17"), ("300 time", "420 >1"), ("300 out", "420 >2"),
 ];
 
+/// A round-trip sample of 20 us (PTO 60 us), and a NAK, after which una is retransmitted at 120 us.
+#[rustfmt::skip]
+const RETRANSMITTED: &[Step] = &[
+    ("0 send 1", "100"), ("20 ack 1", "-"), ("100 send 4", "160"), ("120 nak 1", "180 >1"), ("120 out", "180"),
+];
+
 /// Timeouts of these rows, with at most 3 packets in flight (low) or more than 3 (high):
 /// - Before the first round-trip sample: RTO 1 ms; PTO 100 us (low) or 320 us (high).
 /// - After a first sample of 20 us: RTO 100 us (low) or 320 us (high); PTO 20 + 4 * 10 = 60 us.
@@ -488,6 +494,23 @@ const PROBES: &[Row] = &[
           before: AMID_RETRANSMISSIONS,
           steps: &[("320 ack 19", "380 >19"), ("320 out", "380")],
           counters: "packet_seq_err, tail_probes", ..ROW },
+    Row { name: "a NAK for una, a quarter of the shortest round trip after its retransmission: lost again",
+          schemes: &[IMPROVED], before: RETRANSMITTED,
+          steps: &[("125 nak 1", "185 >1"), ("125 out", "185"), ("130 nak 1", "190 >1")],
+          counters: "packet_seq_err 3", ..ROW },
+    Row { name: "a NAK for una, sooner: elicited before the retransmission arrived", schemes: &[IMPROVED],
+          before: RETRANSMITTED, steps: &[("124.999 nak 1", "184.999")], counters: "packet_seq_err 2", ..ROW },
+    Row { name: "a NAK for una before its retransmission", schemes: &[IMPROVED],
+          steps: &[("0 send 1", "100"), ("20 ack 1", "-"), ("100 send 4", "160"), ("120 nak 1", "180 >1"),
+                   ("140 nak 1", "200 >1"), ("140 out", "200"), ("144 nak 1", "204")],
+          counters: "packet_seq_err 3", ..ROW },
+    Row { name: "a NAK for una after its retransmission, before a round-trip sample", schemes: &[IMPROVED],
+          steps: &[("0 send 5", "100"), ("20 nak 1", "120 >1"), ("20 out", "120"), ("110 nak 1", "430")],
+          counters: "packet_seq_err 2", ..ROW },
+    Row { name: "go-back-N: a NAK for una after its retransmission", schemes: &[GBN], congestion: "timely",
+          steps: &[("0 send 1", "1048.576"), ("20 ack 1", "-"), ("100 send 4", "1148.576"), ("120 nak 1", "- >1 y6"),
+                   ("120 out", "1168.576 y6"), ("130 stale", "1168.576 y6"), ("1000 nak 1", "1168.576 y6")],
+          counters: "packet_seq_err 2", ..ROW },
     Row { name: "before a sample, no NAK after the last packet: the late ACK yields the round trip", schemes: &[IMPROVED],
           steps: &[("0 send 1", "100"), ("0 send 3", "100"), ("100 time", "300 >0"), ("100 out", "300 >1"),
                    ("150 ack 1", "750 >3"), ("150 out", "750"), ("160 ack 2", "610")],

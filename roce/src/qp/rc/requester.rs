@@ -458,6 +458,11 @@ impl Requester {
         outstanding: &mut Outstanding,
         counters: &mut QpCounters,
     ) -> Option<WcStatus> {
+        if let AckEvent::SequenceError { next } = *event
+            && self.loss_timer.shows_lost_again(&self.recovery, next, now)
+        {
+            self.recovery.on_lost_again();
+        }
         let result = self.recovery.on_event(event, outstanding, self.loss_timer.ack_time(now));
         if result.nak.is_some() | result.spurious.is_some() | matches!(event, AckEvent::Sack { .. }) {
             count(event, &result, counters);
