@@ -70,6 +70,7 @@ pub fn conn() -> ConnAttr {
         min_rnr_timer: 1,
         recovery: RecoveryScheme::GoBackN,
         congestion: Some(CongestionScheme::Window { window_pkts: 128 }),
+        initial_rtt_nanos: 0,
         ..ConnAttr::default()
     }
 }

@@ -62,9 +62,9 @@ impl Lockstep {
         self.timeout
     }
 
-    /// Returns the round trip to the peer, as [`stream::round_trip_nanos`].
-    pub(crate) fn round_trip_nanos(&self) -> u32 {
-        stream::round_trip_nanos(&self.stream)
+    /// As [`stream::initial_rtt_nanos`].
+    pub(crate) fn initial_rtt_nanos(&self) -> u32 {
+        stream::initial_rtt_nanos(&self.stream)
     }
 
     /// Queues a record of this end. A client sends it at once if no record was queued.

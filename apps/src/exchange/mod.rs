@@ -31,7 +31,7 @@ pub(crate) use lobby::{Refusal, accept, listen};
 pub(crate) use lockstep::Lockstep;
 pub(crate) use reach::DeviceReach;
 pub(crate) use stall::Stall;
-pub(crate) use stream::{connect, explain, guard, read_record, round_trip_nanos};
+pub(crate) use stream::{connect, explain, guard, initial_rtt_nanos, read_record};
 
 /// Options about the peer that both commands have.
 #[derive(Args, Clone, Debug)]

@@ -9,6 +9,7 @@ use nix::libc;
 use nix::sys::socket::getsockopt;
 use nix::sys::socket::sockopt::GetStruct;
 use socket2::{SockRef, TcpKeepalive};
+use verbs::ConnAttr;
 
 /// Time in which a client tries to connect to a server that may be starting.
 const CONNECT_PATIENCE: Duration = Duration::from_secs(5);
@@ -78,11 +79,17 @@ nix::getsockopt_impl!(TcpInfo, libc::IPPROTO_TCP, libc::TCP_INFO, TcpInfoWords, 
 /// Returns the round trip to the peer that the kernel measured on this connection, in nanoseconds, at most 4.3 s; 0 if
 /// unknown. If the round trips of the connection vary, returns the single round trip that leads to the same RTO of
 /// three round trips, SRTT + 4 RTTVAR (RFC 6298 section 2).
-pub(crate) fn round_trip_nanos(stream: &TcpStream) -> u32 {
+fn round_trip_nanos(stream: &TcpStream) -> u32 {
     let Ok(info) = getsockopt(stream, TcpInfo) else { return 0 };
     let (rtt_micros, rtt_var_micros) = (info[RTT], info[RTT_VAR]);
     let of_rto_micros = rtt_var_micros.saturating_mul(4).saturating_add(rtt_micros) / 3;
     rtt_micros.max(of_rto_micros).saturating_mul(1000)
+}
+
+/// Returns [`ConnAttr::initial_rtt_nanos`] of queue pairs to the peer: the round trip of this connection, but at least
+/// the default, because the kernel's TCP may answer sooner than the peer's first queue pair.
+pub(crate) fn initial_rtt_nanos(stream: &TcpStream) -> u32 {
+    round_trip_nanos(stream).max(ConnAttr::default().initial_rtt_nanos)
 }
 
 pub(crate) fn explain(error: &std::io::Error, timeout: Duration) -> String {

@@ -80,9 +80,9 @@ impl Control {
         self.timeout
     }
 
-    /// Returns the round trip to the peer, as [`exchange::round_trip_nanos`].
-    pub(super) fn round_trip_nanos(&self) -> u32 {
-        exchange::round_trip_nanos(&self.stream)
+    /// As [`exchange::initial_rtt_nanos`].
+    pub(super) fn initial_rtt_nanos(&self) -> u32 {
+        exchange::initial_rtt_nanos(&self.stream)
     }
 
     /// Sends a message to the peer.

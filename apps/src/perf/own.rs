@@ -37,7 +37,7 @@ impl Session for Own {
             Message::Ends(ends) => check_ends(ends, own.len(), self.peer_gid).map_err(anyhow::Error::msg)?,
             other => return Err(unexpected(&other)),
         };
-        Ok(PeerEnds { ends, reads_max: None, round_trip_nanos: self.control.round_trip_nanos() })
+        Ok(PeerEnds { ends, reads_max: None, initial_rtt_nanos: self.control.initial_rtt_nanos() })
     }
 
     fn connected(&mut self) -> anyhow::Result<()> {

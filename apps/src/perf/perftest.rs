@@ -306,7 +306,7 @@ impl Session for Perftest {
             ends.push((endpoint, End::new(&endpoint, addr, addr, rkey)));
             reads_max = Some(reads_max.unwrap_or(reads).min(reads));
         }
-        Ok(PeerEnds { ends, reads_max, round_trip_nanos: self.lockstep.round_trip_nanos() })
+        Ok(PeerEnds { ends, reads_max, initial_rtt_nanos: self.lockstep.initial_rtt_nanos() })
     }
 
     fn connected(&mut self) -> anyhow::Result<()> {

@@ -22,8 +22,8 @@ pub(super) struct PeerEnds {
     pub(super) ends: Vec<(Endpoint, End)>,
     /// READs that the peer serves at once, per queue pair; `None`: as many as were agreed.
     pub(super) reads_max: Option<u8>,
-    /// Round trip of the exchange, in nanoseconds; 0 if unknown.
-    pub(super) round_trip_nanos: u32,
+    /// As [`crate::exchange::initial_rtt_nanos`].
+    pub(super) initial_rtt_nanos: u32,
 }
 
 /// The end of the peer's part of a run.

@@ -412,7 +412,7 @@ fn connect_all(
         recovery: params.recovery,
         congestion: local.congestion,
         placement: local.placement,
-        initial_rtt_nanos: peers.round_trip_nanos,
+        initial_rtt_nanos: peers.initial_rtt_nanos,
         ..ConnAttr::default()
     };
     let options = ConnectOptions { gid_index, conn, ..ConnectOptions::default() };

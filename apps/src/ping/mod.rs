@@ -224,7 +224,7 @@ fn connect(
             max_rd_atomic: 1,
             max_dest_rd_atomic: 1,
             recovery: agree::agree(args.recovery, remote.lid),
-            initial_rtt_nanos: exchange::round_trip_nanos(stream),
+            initial_rtt_nanos: exchange::initial_rtt_nanos(stream),
             ..ConnAttr::default()
         },
     };

@@ -244,6 +244,8 @@ impl Transport {
             retry_count: self.retry_count,
             min_rnr_timer: 1,
             recovery: self.recovery_of(end),
+            // The first probe timeouts are those of IRN: the simulated peers answer at once.
+            initial_rtt_nanos: 0,
             ..ConnAttr::default()
         }
     }

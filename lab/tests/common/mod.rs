@@ -211,6 +211,7 @@ fn connect(world: &mut World, hosts: &[PerHost], recovery: RecoveryScheme, flow:
         max_dest_rd_atomic: 0,
         min_rnr_timer: 1,
         recovery,
+        initial_rtt_nanos: 0,
         ..ConnAttr::default()
     };
     let end = |host, qpn| EndAttr { host, qpn, first_psn: start::psn(7), conn };

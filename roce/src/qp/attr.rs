@@ -162,9 +162,10 @@ pub struct QpAttr {
     /// Default: the scheme of the device. After the transition to RTS, a change takes effect only on a reliable
     /// connection, and only if the change is part of a transition from SQD to SQD.
     pub congestion: Option<CongestionScheme>,
-    /// Round trip to the peer in nanoseconds, as measured on another connection to this peer (RFC 9040). Extension to
-    /// `ibv_qp_attr`. Default: 0, unknown. The first probe timeouts are at least three times this round trip, until
-    /// this queue pair has measured its own. No effect after the transition to RTS.
+    /// Upper bound of the first round trip to the peer in nanoseconds, for example a round trip measured on another
+    /// connection to this peer (RFC 9040). Extension to `ibv_qp_attr`. Default: 3 ms. The first probe timeouts are at
+    /// least three times this round trip, until this queue pair has measured its own. No effect after the transition to
+    /// RTS.
     pub initial_rtt_nanos: Option<u32>,
 }
 
@@ -248,11 +249,16 @@ pub struct ConnAttr {
     /// Congestion control of the requests and READ responses that this queue pair sends; `None`: the scheme of the
     /// device.
     pub congestion: Option<CongestionScheme>,
-    /// Round trip to the peer in nanoseconds, as measured on another connection to this peer, for example on the TCP
-    /// connection by which the two ends exchanged their addresses (RFC 9040); 0: unknown. If the peer answers much
-    /// later than 100 us, a known round trip saves the probes before the first response.
+    /// Upper bound of the first round trip to the peer in nanoseconds (RFC 9002, section 6.2.2). It includes the time
+    /// that the peer, for example a soft-RoCE in a virtual machine, takes to start. The default of 3 ms suits a peer of
+    /// which nothing is known. Longer round trips are known from the TCP connection by which the two ends exchanged
+    /// their addresses (RFC 9040). 0: the first probe timeouts are those of IRN (SIGCOMM'18), of 100 us or 320 us, for
+    /// networks with shorter round trips.
     pub initial_rtt_nanos: u32,
 }
+
+/// Default of [`ConnAttr::initial_rtt_nanos`], in nanoseconds.
+const INITIAL_RTT_NANOS: u32 = 3_000_000;
 
 impl Default for ConnAttr {
     fn default() -> Self {
@@ -268,7 +274,7 @@ impl Default for ConnAttr {
             recovery: RecoveryScheme::ImprovedGoBackN,
             placement: Placement::InOrder,
             congestion: None,
-            initial_rtt_nanos: 0,
+            initial_rtt_nanos: INITIAL_RTT_NANOS,
         }
     }
 }
@@ -286,7 +292,7 @@ impl ConnAttr {
         recovery: RecoveryScheme::ImprovedGoBackN,
         placement: Placement::InOrder,
         congestion: None,
-        initial_rtt_nanos: 0,
+        initial_rtt_nanos: INITIAL_RTT_NANOS,
     };
 
     /// Returns the attributes for the transition from RESET to INIT, on port 1.
@@ -385,6 +391,7 @@ mod tests {
             (state, now) = (to, now.updated(&attr));
         }
         assert_eq!((state, now), (QpState::Rts, conn));
+        assert_eq!(ConnAttr::RESET.initial_rtt_nanos, ConnAttr::default().initial_rtt_nanos);
         assert_eq!(now.updated(&QpAttr::default()), conn);
     }
 

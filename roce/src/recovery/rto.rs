@@ -80,7 +80,7 @@ impl RetransmitTimer {
 ///   progress -- PTO --> probe -- 2 PTO --> probe -- 4 PTO --> probe ..
 ///   PTO = srtt + max(srtt, 4 rttvar), at least PROBE_MIN_NANOS, quadrupled by each spurious probe since the last loss;
 ///         before the first round-trip sample: at least RTO_LOW_NANOS or RTO_HIGH_NANOS, and at least three times the
-///         initial round trip, if known; from the fourth expiry on quadrupled instead of doubled
+///         initial round trip; from the fourth expiry on quadrupled instead of doubled
 ///   RTO = RTO_LOW_NANOS with up to RTO_LOW_PKTS in flight, otherwise RTO_HIGH_NANOS;
 ///         before the first round-trip sample: FIRST_RTO_NANOS
 ///   from the second probe on, a probe after a wait of RTO or more is reported to congestion control as a loss
@@ -95,8 +95,7 @@ pub(crate) struct AdaptiveRto {
     /// The smoothed round trip; before the first sample an upper bound of the round trip, or 0 if no probe was
     /// acknowledged ([`AdaptiveRto::on_first_progress`]).
     srtt_nanos: u64,
-    /// The variation of the round trip; before the first sample, half the initial round trip (RFC 6298, section 2.2),
-    /// or 0 if that is unknown.
+    /// The variation of the round trip; before the first sample, half the initial round trip (RFC 6298, section 2.2).
     rttvar_nanos: u64,
     /// The shortest round trip measured, in nanoseconds, at most 4.3 s; 0 before the first sample.
     min_nanos: u32,
@@ -138,8 +137,7 @@ const EXPIRIES_FIRST_MAX: u8 = 3;
 const BACKOFF_MAX: u8 = 16;
 
 impl AdaptiveRto {
-    /// `initial_rtt_nanos`: the round trip to the peer as measured on another connection, in nanoseconds (RFC 9002,
-    /// section 6.2.2); 0 if unknown.
+    /// `initial_rtt_nanos`: [`crate::qp::ConnAttr::initial_rtt_nanos`].
     pub(crate) fn new(initial_rtt_nanos: u32) -> Self {
         AdaptiveRto {
             srtt_nanos: 0,

@@ -356,6 +356,7 @@ fn connect(world: &mut World, scenario: &Scenario, plan: &Plan, handles: &[Handl
                 min_rnr_timer: scenario.min_rnr_timer,
                 recovery: scenario.conns[number / 2].recovery[number % 2],
                 placement: scenario.conns[number / 2].placement[number % 2],
+                initial_rtt_nanos: 0,
                 ..ConnAttr::default()
             },
         }

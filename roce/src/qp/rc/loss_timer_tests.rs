@@ -88,6 +88,7 @@ impl Sender {
             max_rd_atomic: 4,
             congestion: Some(row.congestion.parse::<CongestionScheme>().expect("a scheme")),
             recovery,
+            initial_rtt_nanos: 0,
             ..ConnAttr::default()
         };
         let requester = Requester::new(RequesterConfig::new(&conn, FIRST_PSN, 100_000_000_000));
