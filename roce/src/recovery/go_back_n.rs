@@ -68,9 +68,11 @@ pub(crate) struct GoBackN {
     /// Set when a PSN sequence error or an implied NAK moves `next` back to `una`. While set, a further PSN sequence
     /// error or implied NAK does not move `next`, because each response after a lost READ response is an implied NAK.
     /// Cleared when the loss timer expires, by an RNR NAK, and if the retransmission of `una` was lost
-    /// ([`GoBackN::on_lost_again`]); also cleared when `una` advances, if then no READ response above `una` is recorded
-    /// as received, or `una` has reached the end of the PSNs marked lost (`lost_end`).
+    /// ([`GoBackN::on_lost_again`], [`GoBackN::update_has_gone_back`]); also cleared when `una` advances, if then no READ
+    /// response above `una` is recorded as received, or `una` has reached the end of the PSNs marked lost (`lost_end`).
     has_gone_back: bool,
+    /// `max_sent` when `next` was last moved back: packets from this PSN on were sent after the retransmission of `una`.
+    sent_after: Psn,
 }
 
 impl GoBackN {
@@ -84,6 +86,7 @@ impl GoBackN {
             lost_end: first,
             retransmitted_end: first,
             has_gone_back: false,
+            sent_after: first,
         }
     }
 
@@ -265,6 +268,9 @@ impl GoBackN {
 
     #[inline(always)]
     pub(crate) fn on_event(&mut self, event: &AckEvent<'_>, requests: &mut impl Requests) -> RecoveryResult {
+        if self.has_gone_back && self.is_improved {
+            self.update_has_gone_back(event);
+        }
         let (acknowledgement, nak) = self.interpret(event, requests);
         let AckResult { newly_acked_pkts, lost } = self.acknowledge(acknowledgement);
         RecoveryResult {
@@ -319,6 +325,7 @@ impl GoBackN {
         if lost {
             self.next = self.una;
             self.has_gone_back = true;
+            self.sent_after = self.max_sent;
             self.lost_end = self.last_received().unwrap_or(self.max_sent);
         } else if newly_acked_pkts > 0 && self.is_retransmission() {
             self.skip_received();
@@ -365,6 +372,19 @@ impl GoBackN {
         }
         self.next = last;
         true
+    }
+
+    /// Clears `has_gone_back` if `event` responds to a packet that was sent after the retransmission of `una`. If the READ
+    /// response `una` is then missing, it was lost again, because the peer answers requests in order of arrival.
+    #[cold]
+    #[inline(never)]
+    fn update_has_gone_back(&mut self, event: &AckEvent<'_>) {
+        let answered = match *event {
+            AckEvent::ReadResponse { psn, .. } => psn,
+            AckEvent::Ack { next } | AckEvent::SequenceError { next } => next.minus(1),
+            AckEvent::Sack { .. } | AckEvent::Duplicate { .. } => return,
+        };
+        self.has_gone_back = answered.offset_from(self.sent_after).is_none_or(|offset| offset < 0);
     }
 
     /// Called before the PSN sequence error that shows that the retransmission of una was lost: this NAK moves `next` back
@@ -635,6 +655,45 @@ mod tests {
         let mut scheme = sent(2 * RECEIVED_PKTS_MAX);
         assert_eq!(respond(&mut scheme, RECEIVED_PKTS_MAX), gone_back);
         assert!(!scheme.has_received(), "beyond the window: not kept");
+    }
+
+    #[test]
+    fn a_response_to_a_later_request_shows_that_a_retransmission_was_lost() {
+        // Columns: improved; READ response received while response 0, requested again, is missing; the READ requests
+        // that are sent then. PSNs 16 to 19 are those of a READ sent after the retransmission.
+        for (is_improved, index, requests) in [
+            (true, 5, vec![]),
+            (true, 15, vec![]),
+            (true, 16, vec![(0, 4), (4, 4), (8, 4), (12, 4)]),
+            (true, 19, vec![(0, 4), (4, 4), (8, 4), (12, 4), (16, 3)]),
+            (false, 16, vec![]),
+        ] {
+            let mut scheme = GoBackN::new(FIRST, is_improved);
+            scheme.on_sent(16);
+            assert!(respond(&mut scheme, 1).has_gone_back);
+            assert_eq!(retransmissions(&mut scheme, 4), [(0, 1)]);
+            scheme.on_sent(4);
+            assert_eq!(respond(&mut scheme, index).has_gone_back, !requests.is_empty(), "{index}");
+            assert_eq!(retransmissions(&mut scheme, 4), requests, "{index}");
+            if !requests.is_empty() {
+                scheme.on_sent(4);
+                let gone_back = [18, 20].map(|index| respond(&mut scheme, index).has_gone_back);
+                assert_eq!(gone_back, [false, true], "20 is the first PSN after the second retransmission");
+            }
+        }
+    }
+
+    #[test]
+    fn an_ack_of_a_later_request_shows_that_a_retransmission_was_lost() {
+        let nak = |index| AckEvent::SequenceError { next: FIRST.plus(index) };
+        let ack = |index| AckEvent::Ack { next: FIRST.plus(index) };
+        for (event, has_gone_back) in [(ack(16), false), (ack(17), true), (nak(16), false), (nak(17), true)] {
+            let mut scheme = sent(16);
+            assert!(respond(&mut scheme, 1).has_gone_back);
+            assert_eq!(retransmissions(&mut scheme, 4), [(0, 1)]);
+            scheme.on_sent(4);
+            assert_eq!(scheme.on_event(&event, &mut Reads).has_gone_back, has_gone_back, "{event:?}");
+        }
     }
 
     #[test]
