@@ -71,7 +71,8 @@ pub(crate) struct GoBackN {
     /// ([`GoBackN::on_lost_again`], [`GoBackN::update_has_gone_back`]); also cleared when `una` advances, if then no READ
     /// response above `una` is recorded as received, or `una` has reached the end of the PSNs marked lost (`lost_end`).
     has_gone_back: bool,
-    /// `max_sent` when `next` was last moved back: packets from this PSN on were sent after the retransmission of `una`.
+    /// `max_sent` when `has_gone_back` was last set. While `has_gone_back` is set, packets from this PSN on are sent after
+    /// the retransmission of `una`.
     sent_after: Psn,
 }
 
