@@ -108,9 +108,6 @@ pub(crate) struct LossTimer {
     probe: Probe,
 }
 
-// The state that a SEND needs fills whole cache lines: 8 more bytes would add a cache line to each message.
-const _: () = assert!(size_of::<LossTimer>() == 104);
-
 impl LossTimer {
     /// Creates a stopped timer; the local ACK timeout is 4.096 us * 2^`timeout`. `initial_rtt_nanos`: see
     /// [`AdaptiveRto::new`].

@@ -93,11 +93,11 @@ impl RetransmitTimer {
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct AdaptiveRto {
     /// The smoothed round trip; before the first sample an upper bound of the round trip, or 0 if no probe was
-    /// acknowledged ([`AdaptiveRto::on_first_progress`]).
-    srtt_nanos: u64,
+    /// acknowledged ([`AdaptiveRto::on_first_progress`]). At most 4.3 s, as `rttvar_nanos` and `min_nanos`.
+    srtt_nanos: u32,
     /// The variation of the round trip; before the first sample, half the initial round trip (RFC 6298, section 2.2).
-    rttvar_nanos: u64,
-    /// The shortest round trip measured, in nanoseconds, at most 4.3 s; 0 before the first sample.
+    rttvar_nanos: u32,
+    /// The shortest round trip measured, in nanoseconds; 0 before the first sample.
     min_nanos: u32,
     /// The timed packet, whose round trip is measured since `timed_at`; valid unless `timed_at` is none.
     timed_psn: Psn,
@@ -141,7 +141,7 @@ impl AdaptiveRto {
     pub(crate) fn new(initial_rtt_nanos: u32) -> Self {
         AdaptiveRto {
             srtt_nanos: 0,
-            rttvar_nanos: u64::from(initial_rtt_nanos) / 2,
+            rttvar_nanos: initial_rtt_nanos / 2,
             min_nanos: 0,
             timed_psn: Psn::default(),
             timed_at: OptionalInstant::NONE,
@@ -217,7 +217,7 @@ impl AdaptiveRto {
     #[inline]
     pub(crate) fn on_first_progress(&mut self, nanos: u64) {
         if self.expiries > 0 && self.srtt_nanos == 0 {
-            self.srtt_nanos = nanos;
+            self.srtt_nanos = bounded(nanos);
         }
     }
 
@@ -239,14 +239,14 @@ impl AdaptiveRto {
     }
 
     pub(crate) fn on_sample(&mut self, rtt: u64) {
-        let bounded_nanos = u32::try_from(rtt.max(1)).unwrap_or(u32::MAX);
+        let rtt = bounded(rtt.max(1));
         if !self.has_sample() {
-            (self.srtt_nanos, self.rttvar_nanos, self.min_nanos) = (rtt.max(1), rtt / 2, bounded_nanos);
+            (self.srtt_nanos, self.rttvar_nanos, self.min_nanos) = (rtt, rtt / 2, rtt);
         } else {
             let error = rtt.abs_diff(self.srtt_nanos);
-            self.rttvar_nanos = (3 * self.rttvar_nanos + error) / 4;
-            self.srtt_nanos = ((7 * self.srtt_nanos + rtt) / 8).max(1);
-            self.min_nanos = self.min_nanos.min(bounded_nanos);
+            self.rttvar_nanos = average(self.rttvar_nanos, error, 4);
+            self.srtt_nanos = average(self.srtt_nanos, rtt, 8).max(1);
+            self.min_nanos = self.min_nanos.min(rtt);
         }
     }
 
@@ -280,11 +280,12 @@ impl AdaptiveRto {
     pub(crate) fn wait_nanos(&self, in_flight_pkts: u32) -> u64 {
         // The PTO is computed from `srtt`: if packets wait in a standing queue, a PTO computed from the shortest round
         // trip would expire before the ACK arrives (RFC 8985, section 7.2).
-        let mut pto_nanos = self.srtt_nanos + self.srtt_nanos.max(4 * self.rttvar_nanos);
+        let (srtt_nanos, rttvar_nanos) = (u64::from(self.srtt_nanos), u64::from(self.rttvar_nanos));
+        let mut pto_nanos = srtt_nanos + srtt_nanos.max(4 * rttvar_nanos);
         let mut doublings = self.backoff.saturating_add(2 * self.spurious);
         if !self.has_sample() {
             // With `rttvar` as half the initial round trip, three times this round trip (RFC 6298, section 2.2).
-            pto_nanos = pto_nanos.max(6 * self.rttvar_nanos).max(rto_nanos(in_flight_pkts));
+            pto_nanos = pto_nanos.max(6 * rttvar_nanos).max(rto_nanos(in_flight_pkts));
             doublings = doublings.saturating_add(doublings.saturating_sub(EXPIRIES_FIRST_MAX));
         }
         pto_nanos.max(PROBE_MIN_NANOS) << doublings.min(BACKOFF_MAX)
@@ -316,6 +317,16 @@ pub(crate) enum Expiry {
     /// The second or a later expiry since a packet was acknowledged, after a wait of at least the RTO: reported to
     /// congestion control as a loss.
     Rto,
+}
+
+/// Returns `nanos`, at most 4.3 s: with 32 bits for each time, the state of the requester fills whole cache lines.
+fn bounded(nanos: u64) -> u32 {
+    u32::try_from(nanos).unwrap_or(u32::MAX)
+}
+
+/// Returns the moving average, in which `sample` has a weight of 1 / `divisor`.
+fn average(old_nanos: u32, sample_nanos: u32, divisor: u64) -> u32 {
+    bounded(((divisor - 1) * u64::from(old_nanos) + u64::from(sample_nanos)) / divisor)
 }
 
 fn rto_nanos(in_flight_pkts: u32) -> u64 {
@@ -442,6 +453,22 @@ mod tests {
             .collect();
         assert!(waits.is_sorted());
         assert_eq!(waits.last(), Some(&(RTO_LOW_NANOS << BACKOFF_MAX)));
+    }
+
+    #[test]
+    fn times_longer_than_32_bits_count_as_the_longest() {
+        let longest_nanos = u64::from(u32::MAX);
+        for rtt_nanos in [longest_nanos - 1, longest_nanos, longest_nanos + 1, u64::MAX] {
+            let mut rto = AdaptiveRto::new(u32::MAX);
+            (0..100).for_each(|_| rto.on_sample(rtt_nanos));
+            assert!(rto.wait_nanos(4).abs_diff(2 * longest_nanos) < 100, "{} ns", rto.wait_nanos(4));
+            rto.on_sample(1);
+            assert_eq!(rto.min_nanos(), 1);
+            let mut first = AdaptiveRto::new(0);
+            first.on_expired(4);
+            first.on_first_progress(rtt_nanos);
+            assert!(first.wait_nanos(4) >= 4 * (longest_nanos - 1), "{} ns", first.wait_nanos(4));
+        }
     }
 
     #[test]
