@@ -490,6 +490,15 @@ impl LossTimer {
         }
     }
 
+    /// Called before [`LossTimer::on_result`] for the READ response `psn`, received above a missing READ response. Under
+    /// go-back-N of both kinds, if `psn` is timed, takes its round trip as a sample: the sample upon the advance of una would
+    /// include the repair of the loss. `psn` was sent once, because each go-back cancels the measurement (Karn's algorithm).
+    pub(crate) fn on_implied_nak(&mut self, recovery: &Recovery, psn: Psn, now: Instant) {
+        if !recovery.is_selective() && self.rto.timed() == Some(psn) {
+            self.rto.on_acked(now);
+        }
+    }
+
     /// After an RNR NAK, stops the timer, and ends the probe and the round-trip measurement, because the RNR wait
     /// delays the ACK of the timed packet.
     pub(crate) fn on_rnr_nak(&mut self) {

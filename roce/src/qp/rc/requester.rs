@@ -466,10 +466,14 @@ impl Requester {
         let result = self.recovery.on_event(event, outstanding, self.loss_timer.ack_time(now));
         if result.nak.is_some() | result.spurious.is_some() | matches!(event, AckEvent::Sack { .. }) {
             count(event, &result, counters);
-            if let AckEvent::Sack { header, .. } = event
-                && !header.duplicate
-            {
-                self.loss_timer.on_out_of_order(&self.recovery, header.trigger, now);
+            match *event {
+                AckEvent::Sack { header, .. } if !header.duplicate => {
+                    self.loss_timer.on_out_of_order(&self.recovery, header.trigger, now);
+                }
+                AckEvent::ReadResponse { psn, .. } if result.nak.is_some() => {
+                    self.loss_timer.on_implied_nak(&self.recovery, psn, now);
+                }
+                _ => {}
             }
         }
         // Under selective repeat, the requester measures the round trip of one packet at a time. A retransmission of
