@@ -701,6 +701,33 @@ mod tests {
     }
 
     #[test]
+    fn a_retry_waits_for_the_pacer_if_no_packet_was_sent_since_the_last_expiry() {
+        let (first, now) = (Instant::from_nanos(100_000), Instant::from_nanos(1_048_576));
+        let later = now.plus_nanos(1);
+        // Columns: whether a packet is sent after the first expiry; time at which the pacer permits the next packet;
+        // whether a retry is used up.
+        for (sends, permit_at, uses_retry) in [
+            (false, None, true),
+            (false, Some(now), true),
+            (false, Some(later), false),
+            (true, Some(later), true),
+        ] {
+            let (mut timer, mut recovery) = sent(RecoveryScheme::ImprovedGoBackN, true, false, false);
+            assert_eq!(timer.take_expired(&mut recovery, false, || Some(later), first), Some(false));
+            timer.on_expired(&mut recovery, &mut Sent::default(), first);
+            if sends {
+                recovery.on_sent(1, first);
+                timer.on_packet_sent(request(true, true), || false, &recovery, first);
+            }
+            let expired = timer.take_expired(&mut recovery, false, || permit_at, now);
+            assert_eq!(expired, uses_retry.then_some(true), "{sends} {permit_at:?}");
+            if !uses_retry {
+                assert_eq!(timer.deadline().get(), Some(later.plus_nanos(200_000)), "the second PTO");
+            }
+        }
+    }
+
+    #[test]
     fn a_changed_local_ack_timeout_applies_from_the_next_packet_on() {
         let mut recovery = Recovery::new(RecoveryScheme::GoBackN, FIRST_PSN);
         let mut timer = LossTimer::new(RecoveryScheme::GoBackN, 8, 0);
