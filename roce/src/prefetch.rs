@@ -3,7 +3,7 @@
 
 use std::ops::Range;
 
-const CACHE_LINE_BYTES: usize = 64;
+pub(crate) const CACHE_LINE_BYTES: usize = 64;
 
 /// Rounds the start of `range` down to a multiple of 64 bytes. `range` contains offsets in an object that is aligned to
 /// 64 bytes. [`prefetch`] advances in steps of 64 bytes from the start of its range. If the range started inside a

@@ -7,7 +7,7 @@ use crate::congestion::Congestion;
 use crate::counters::QpCounters;
 use crate::id::{QKey, Qpn};
 use crate::mem::{Access, PdId};
-use crate::prefetch::whole_lines;
+use crate::prefetch::{CACHE_LINE_BYTES, whole_lines};
 use crate::psn::Psn;
 use crate::qp::completions::SendCompletions;
 use crate::qp::emit::QpHeaders;
@@ -169,7 +169,7 @@ pub(super) struct Qp {
 }
 
 // The state that a SEND needs fills whole cache lines: 8 more bytes would add a cache line to each message.
-const _: () = assert!(Qp::SEND.end == 5 * 64);
+const _: () = assert!(Qp::SEND.end == 5 * CACHE_LINE_BYTES);
 
 impl Qp {
     /// Bytes of a `Qp` that contain its send queue (`outstanding`) and its requester. To send a message, the engine

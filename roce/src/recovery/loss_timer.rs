@@ -491,8 +491,10 @@ impl LossTimer {
     }
 
     /// Called before [`LossTimer::on_result`] for the READ response `psn`, received above a missing READ response. Under
-    /// go-back-N of both kinds, if `psn` is timed, takes its round trip as a sample: the sample upon the advance of una would
-    /// include the repair of the loss. `psn` was sent once, because each go-back cancels the measurement (Karn's algorithm).
+    /// go-back-N of both kinds, if `psn` is timed, takes its round trip as a sample: the sample upon the advance of una
+    /// would include the repair of the loss. `psn` was sent once (Karn's algorithm): a go-back cancels the measurement,
+    /// and after an expiry only una is retransmitted, until a response cancels the measurement or shows that nothing was
+    /// lost.
     pub(crate) fn on_implied_nak(&mut self, recovery: &Recovery, psn: Psn, now: Instant) {
         if !recovery.is_selective() && self.rto.timed() == Some(psn) {
             self.rto.on_acked(now);
