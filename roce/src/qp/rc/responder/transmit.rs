@@ -60,6 +60,9 @@ impl Transmitter<'_> {
                 self.forget_stale_reads();
             }
         }
+        if self.acks.due() == Due::Ack && self.reads_acknowledge_all() {
+            self.acks.clear();
+        }
         while self.has_reads
             && let Some(waiting) = self.reads.front()
         {
@@ -109,26 +112,45 @@ impl Transmitter<'_> {
             Due::Refusal(syndrome) => (expected, syndrome),
             Due::Sack { .. } => return TxOutcome::MoreToSend, // the SACK was not sent: `tx.budget` was 0
         };
-        // Linux's rxe ignores a second NAK (PSN sequence error) until an ACK advances the una of rxe, so this responder
-        // sends an ACK before the NAK.
+        if *tx.budget == 0 {
+            return TxOutcome::MoreToSend;
+        }
         let is_sequence_error = syndrome == Syndrome::Nak(NakCode::PsnSequenceError);
-        if is_sequence_error && self.order.buffers() && self.acks.last_acked_psn() != psn {
-            if *tx.budget == 0 {
-                return TxOutcome::MoreToSend;
-            }
+        if is_sequence_error && self.order.buffers() && self.needs_ack_before_nak() {
             let last = self.last_acknowledged();
             if self.send_acknowledge(last, Syndrome::ACK, tx).is_err() {
                 return TxOutcome::TxRingFull;
             }
-        }
-        if *tx.budget == 0 {
-            return TxOutcome::MoreToSend;
+            if *tx.budget == 0 {
+                return TxOutcome::MoreToSend;
+            }
         }
         if self.send_acknowledge(psn, syndrome, tx).is_err() {
             return TxOutcome::TxRingFull;
         }
         self.acks.clear();
         TxOutcome::Done
+    }
+
+    /// Returns whether an ACK is sent before the NAK (PSN sequence error) that is due, because Linux's rxe ignores a
+    /// second NAK until an ACK or a READ response advances the una of rxe. Not after a READ: its responses advance the
+    /// una, and the ACK would have a lower PSN than these responses ([`Self::reads_acknowledge_all`]).
+    fn needs_ack_before_nak(&mut self) -> bool {
+        let expected = self.order.expected();
+        self.acks.last_acked_psn() != expected && self.last_acknowledged() == expected.minus(1)
+    }
+
+    /// Returns whether the last request executed is a READ with queued responses. These acknowledge all requests that an
+    /// ACK would acknowledge, and the ACK would follow responses with higher PSNs. If Linux's rxe receives such an ACK
+    /// between two responses of a READ, it ends the connection at the second one.
+    #[inline]
+    fn reads_acknowledge_all(&mut self) -> bool {
+        if !self.has_reads {
+            return false;
+        }
+        let Some(next) = self.reads.front().map(|waiting| waiting.next_psn()) else { return false };
+        let last = self.last_acknowledged();
+        last != self.order.expected().minus(1) && next.offset_from(last).is_some_and(|offset| offset > 0)
     }
 
     /// Returns the PSN for an ACK: the last PSN below the expected PSN that belongs to no READ. A READ is acknowledged
