@@ -165,6 +165,8 @@ const ANY_GO_BACK_N: &[Row] = &[
      "0 r1x3 / D1f D2m D3l r2x2? 0 / D2m D3l / /", "duplicate_request 2"),
     ("a duplicate, then a duplicate READ before the last request: an ACK", "9.7.5.1.3",
      "0 r1x2 3 / D1f D2l 0 r1x2? / D1f D2l A3 /", "duplicate_request 2"),
+    ("a duplicate, then a duplicate READ before the last but one: an ACK", "9.7.5.1.3",
+     "0 r1x2 3 r4x2 / D1f D2l D4f D5l 0 r1x2? / D1f D2l A3 /", "duplicate_request 2"),
     ("a READ above a missing READ is not executed", "9.7.4.1.2", "0? / / A0 r2x1^1? / N1 r1x1? / D1o",
      "out_of_seq_request, send_seq_err"),
 ];
@@ -304,6 +306,7 @@ const SELECTIVE_REPEAT: &[Row] = &[
     ("early READs above two gaps, closed from above", "",
      "r1x1^1? r3x1^3? / D1o D3o r2x1^2? / D2o r0x1? / D0o 4? / / A4",
      "out_of_seq_request 3"),
+    ("an ACK that is due, and an early READ", "", "0? r2x1^1? / D2o / A0", "out_of_seq_request"),
     ("as many READs as the gap has PSNs", "", "0 r5x1^4? / D5o", "out_of_seq_request"),
     ("a READ less than the gap has PSNs: buffered", "", "0 r5x1^3? / S1<5[5] 1 / S2<1[5]", "out_of_seq_request"),
     ("above the window of 64: no early READ", "", "r63x1^127? / D63o r64x1^127? / S0<64[63]", "out_of_seq_request 2"),
