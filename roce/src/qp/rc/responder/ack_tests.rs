@@ -215,6 +215,7 @@ const IMPROVED_GO_BACK_N: &[Row] = &[
      "out_of_seq_request, send_seq_err"),
     ("a gap behind a READ, in two polls", "", "0 r1x2 / D1f D2l 4 / N3 /", "out_of_seq_request, send_seq_err"),
     ("a gap behind a READ and a WRITE", "", "0 r1x2 3 5 / D1f D2l A3 N4 /", "out_of_seq_request, send_seq_err"),
+    ("a budget of one packet: the ACK, then the NAK", "", "0 2 /1 A0 /1 N1 /", "out_of_seq_request, send_seq_err"),
     ("a gap before the first packet", "", "1 / N0 /", "out_of_seq_request, send_seq_err"),
     ("one NAK for a gap", "9.7.4.1.2", "0 2 3 / A0 N1 4? / /", "out_of_seq_request 3, send_seq_err"),
     ("the missing packet: an ACK of all buffered, not delayed", "", "0 2 3 / A0 N1 1 / A3 /",

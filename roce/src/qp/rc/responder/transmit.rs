@@ -133,16 +133,16 @@ impl Transmitter<'_> {
     }
 
     /// Returns whether an ACK is sent before the NAK (PSN sequence error) that is due, because Linux's rxe ignores a
-    /// second NAK until an ACK or a READ response advances the una of rxe. Not after a READ: its responses advance the
-    /// una, and the ACK would have a lower PSN than these responses ([`Self::reads_acknowledge_all`]).
+    /// second NAK until an ACK or a READ response advances the una of rxe. If a READ was executed last, no ACK is sent:
+    /// the responses of the READ advance una, and have higher PSNs than the ACK ([`Self::reads_acknowledge_all`]).
     fn needs_ack_before_nak(&mut self) -> bool {
         let expected = self.order.expected();
         self.acks.last_acked_psn() != expected && self.last_acknowledged() == expected.minus(1)
     }
 
-    /// Returns whether the last request executed is a READ with queued responses. These acknowledge all requests that an
-    /// ACK would acknowledge, and the ACK would follow responses with higher PSNs. If Linux's rxe receives such an ACK
-    /// between two responses of a READ, it ends the connection at the second one.
+    /// Returns whether queued READ responses acknowledge all requests that an ACK would acknowledge: a READ was
+    /// executed last, and the next response has a higher PSN than the ACK. If Linux's rxe receives this ACK between two
+    /// responses of a READ, it ends the connection at the second one.
     #[inline]
     fn reads_acknowledge_all(&mut self) -> bool {
         if !self.has_reads {
