@@ -544,6 +544,11 @@ impl ReadQueue {
         if psn.index_in(self.run_first, run_pkts).is_some() { self.run_first.minus(1) } else { psn }
     }
 
+    /// Returns whether the next response of a queued READ has one of the `count` PSNs from `first` on.
+    pub(crate) fn has_queued(&self, first: Psn, count: u32) -> bool {
+        self.queue.iter().any(|waiting| waiting.next_psn().index_in(first, count).is_some())
+    }
+
     #[inline]
     pub(crate) fn front(&self) -> Option<Waiting> {
         self.queue.front().copied()

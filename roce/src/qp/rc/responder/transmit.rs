@@ -141,16 +141,16 @@ impl Transmitter<'_> {
     }
 
     /// Returns whether queued READ responses acknowledge all requests that an ACK would acknowledge: a READ was
-    /// executed last, and the next response has a higher PSN than the ACK. If Linux's rxe receives this ACK between two
-    /// responses of a READ, it ends the connection at the second one.
+    /// executed last, and its responses, or the rest of them, are queued and have higher PSNs than the ACK. If Linux's
+    /// rxe receives this ACK between two responses of a READ, it ends the connection at the second one.
     #[inline]
     fn reads_acknowledge_all(&mut self) -> bool {
-        if !self.has_reads {
+        if !self.has_reads || self.reads.front().is_none() {
             return false;
         }
-        let Some(next) = self.reads.front().map(|waiting| waiting.next_psn()) else { return false };
-        let last = self.last_acknowledged();
-        last != self.order.expected().minus(1) && next.offset_from(last).is_some_and(|offset| offset > 0)
+        let (end, last) = (self.order.expected(), self.last_acknowledged());
+        let reads_pkts = end.minus(1).distance_from(last);
+        reads_pkts > 0 && self.reads.has_queued(last.plus(1), reads_pkts)
     }
 
     /// Returns the PSN for an ACK: the last PSN below the expected PSN that belongs to no READ. A READ is acknowledged
