@@ -117,8 +117,7 @@ impl Transmitter<'_> {
         }
         let is_sequence_error = syndrome == Syndrome::Nak(NakCode::PsnSequenceError);
         if is_sequence_error && self.order.buffers() && self.needs_ack_before_nak() {
-            let last = self.last_acknowledged();
-            if self.send_acknowledge(last, Syndrome::ACK, tx).is_err() {
+            if self.send_acknowledge(expected.minus(1), Syndrome::ACK, tx).is_err() {
                 return TxOutcome::TxRingFull;
             }
             if *tx.budget == 0 {
