@@ -147,12 +147,17 @@ pub fn segment(op: &SendOp, len_bytes: u32, index: u32, mtu_bytes: u32, is_numbe
     }
 }
 
-/// Returns opcode and payload length, in bytes, of response `index` of a READ of `len_bytes`. `start`: index of the
-/// response that is FIRST or ONLY.
+/// Returns opcode and payload length, in bytes, of response `index` of a READ of `len_bytes`. `starts_message`: the
+/// response is FIRST or ONLY.
 #[inline]
-pub(crate) fn response_segment(len_bytes: u32, start: u32, index: u32, mtu_bytes: u32) -> (Opcode, u32) {
+pub(crate) fn response_segment(
+    len_bytes: u32,
+    index: u32,
+    starts_message: bool,
+    mtu_bytes: u32,
+) -> (Opcode, u32) {
     let packets = packets_in(len_bytes, mtu_bytes);
-    let opcode = READ_RESPONSE.at(index == start, index + 1 >= packets);
+    let opcode = READ_RESPONSE.at(starts_message, index + 1 >= packets);
     (opcode, (len_bytes - index * mtu_bytes).min(mtu_bytes))
 }
 
@@ -213,18 +218,19 @@ mod tests {
             prop_assert_eq!(reth.va, 1 + u64::from(index * mtu));
             prop_assert_eq!(reth.len_bytes, len - index * mtu);
             prop_assert_eq!(packets_in(reth.len_bytes, mtu), segment.psn_span);
-            let total: u32 = (index..packets).map(|i| response_segment(len, index, i, mtu).1).sum();
+            let total: u32 = (index..packets).map(|i| response_segment(len, i, i == index, mtu).1).sum();
             prop_assert_eq!(total, reth.len_bytes);
         }
     }
 
     #[test]
     fn a_read_response_starts_with_first_or_only() {
-        let position = |start, index| response_segment(1000, start, index, 256).0.info().unwrap().position;
-        assert_eq!(position(0, 0), Position::First);
-        assert_eq!(position(0, 3), Position::Last);
-        assert_eq!(position(3, 3), Position::Only);
-        assert_eq!(response_segment(0, 0, 0, 256), (Opcode::RC_RDMA_READ_RESPONSE_ONLY, 0));
+        let position = |index, starts| response_segment(1000, index, starts, 256).0.info().unwrap().position;
+        assert_eq!([position(0, true), position(2, true)], [Position::First; 2]);
+        assert_eq!(position(2, false), Position::Middle);
+        assert_eq!(position(3, false), Position::Last);
+        assert_eq!(position(3, true), Position::Only);
+        assert_eq!(response_segment(0, 0, true, 256), (Opcode::RC_RDMA_READ_RESPONSE_ONLY, 0));
         assert_eq!(Opcode::RC_RDMA_READ_RESPONSE_ONLY.info().unwrap().operation, Operation::ReadResponse);
     }
 

@@ -78,9 +78,7 @@ impl ReadRequest {
     /// `is_cut`, ends beyond the end of this READ. If `is_cut`, returns no responses beyond the end of this READ: under
     /// selective repeat, this READ may be only a part of the peer's READ.
     ///
-    /// If the duplicate extends to the end of the READ, each response has the opcode of its first transmission, as
-    /// Linux's rxe sends and expects. If the duplicate ends earlier, its responses have the opcodes of a separate READ:
-    /// FIRST to LAST, or ONLY.
+    /// The responses have the opcodes of a separate READ: FIRST to LAST, or ONLY.
     fn part_at(&self, psn: Psn, reth: &Reth, mtu_bytes: u32, is_cut: bool) -> Option<Waiting> {
         let index = psn.index_in(self.first, self.packets)?;
         let skipped = index * mtu_bytes;
@@ -92,11 +90,11 @@ impl ReadRequest {
             return None;
         }
         if reth.len_bytes == left {
-            return Some(Waiting { request: *self, sent: index, is_duplicate: true, shows_loss: false });
+            return Some(Waiting { sent: index, is_duplicate: true, ..Waiting::new(*self) });
         }
         let reth = Reth { len_bytes: reth.len_bytes.min(left), ..*reth };
         let request = ReadRequest::new(psn, reth, self.msn, mtu_bytes);
-        Some(Waiting { request, sent: 0, is_duplicate: true, shows_loss: false })
+        Some(Waiting { is_duplicate: true, ..Waiting::new(request) })
     }
 }
 
@@ -106,6 +104,9 @@ pub(crate) struct Waiting {
     pub request: ReadRequest,
     /// Index, in `request`, of the response to be sent next.
     pub sent: u32,
+    /// True if the next response is FIRST or ONLY: it is the first response of a READ, or the first that a duplicate
+    /// requested again.
+    pub starts_message: bool,
     /// True for a duplicate of a READ; a duplicate does not count against `max_dest_rd_atomic`.
     is_duplicate: bool,
     /// Under both kinds of go-back-N: the next response was sent before, and is the first that a duplicate requested
@@ -115,6 +116,10 @@ pub(crate) struct Waiting {
 }
 
 impl Waiting {
+    fn new(request: ReadRequest) -> Self {
+        Waiting { request, sent: 0, starts_message: true, is_duplicate: false, shows_loss: false }
+    }
+
     pub(crate) fn next_psn(&self) -> Psn {
         self.request.first.plus(self.sent)
     }
@@ -288,10 +293,9 @@ impl ReadQueue {
         let is_above =
             |waiting: &Waiting| !waiting.is_duplicate && is_below(request.first, waiting.request.first);
         let above = self.queue.iter().rev().take_while(|waiting| is_above(waiting)).count();
-        let waiting = Waiting { request, sent: 0, is_duplicate: false, shows_loss: false };
         insert_at(&mut self.resources, at, ResponderResource::new(request));
         let at = self.queue.len() - above;
-        insert_at(&mut self.queue, at, waiting);
+        insert_at(&mut self.queue, at, Waiting::new(request));
         self.new_reads += 1;
     }
 
@@ -513,6 +517,7 @@ impl ReadQueue {
         read.retransmits_left -= wanted - beyond_limit;
         if let Some(waiting) = self.queue.get_mut(place) {
             waiting.sent -= wanted;
+            waiting.starts_message = true;
             waiting.shows_loss = true;
         }
         Ok(())
@@ -559,6 +564,7 @@ impl ReadQueue {
     pub(crate) fn on_sent(&mut self) -> bool {
         let Some(front) = self.queue.front_mut() else { return false };
         front.sent += 1;
+        front.starts_message = false;
         let shows_loss = std::mem::take(&mut front.shows_loss);
         if front.sent >= front.request.packets {
             self.new_reads -= usize::from(!front.is_duplicate);

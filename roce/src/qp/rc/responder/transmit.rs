@@ -9,7 +9,7 @@ use crate::port::Port;
 use crate::psn::Psn;
 use crate::qp::context::{TxContext, TxOutcome};
 use crate::qp::emit::{NotSent, PortFull};
-use crate::qp::rc::read_queue::{ReadQueue, ReadRequest};
+use crate::qp::rc::read_queue::{ReadQueue, Waiting};
 use crate::qp::segment::response_segment;
 use crate::wire::{Aeth, NakCode, Opcode, SackEth, Syndrome};
 
@@ -72,8 +72,7 @@ impl Transmitter<'_> {
             if !congestion.permit(tx.now, 0) {
                 return TxOutcome::Paced;
             }
-            let index = waiting.sent;
-            match self.send_response(&waiting.request, index, congestion, tx) {
+            match self.send_response(&waiting, congestion, tx) {
                 Ok(()) if self.reads.on_sent() => congestion.on_repeated_read(tx.now),
                 Ok(()) => {}
                 Err(NoResponse::Refused(code)) => {
@@ -212,17 +211,17 @@ impl Transmitter<'_> {
         Ok(())
     }
 
-    /// Sends response `index` of `read`.
+    /// Sends the next response of the queued READ `waiting`.
     #[inline]
     fn send_response<P: Port>(
         &self,
-        read: &ReadRequest,
-        index: u32,
+        waiting: &Waiting,
         congestion: &mut Congestion,
         tx: &mut TxContext<'_, P>,
     ) -> Result<(), NoResponse> {
         let mtu_bytes = self.mtu_bytes;
-        let (opcode, len) = response_segment(read.reth.len_bytes, 0, index, mtu_bytes);
+        let Waiting { request: read, sent: index, starts_message, .. } = *waiting;
+        let (opcode, len) = response_segment(read.reth.len_bytes, index, starts_message, mtu_bytes);
         let va = read.reth.va.wrapping_add(u64::from(index * mtu_bytes));
         let opened = tx.memory.open_remote(tx.pd, read.reth.rkey, va, len, Access::REMOTE_READ);
         let span = opened.map_err(|_| NoResponse::Refused(NakCode::RemoteAccessError))?;
