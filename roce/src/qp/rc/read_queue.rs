@@ -77,8 +77,6 @@ impl ReadRequest {
     /// response `psn`, or if `reth` does not begin at the address of response `psn`, has another R_Key or, unless
     /// `is_cut`, ends beyond the end of this READ. If `is_cut`, returns no responses beyond the end of this READ: under
     /// selective repeat, this READ may be only a part of the peer's READ.
-    ///
-    /// The responses have the opcodes of a separate READ: FIRST to LAST, or ONLY.
     fn part_at(&self, psn: Psn, reth: &Reth, mtu_bytes: u32, is_cut: bool) -> Option<Waiting> {
         let index = psn.index_in(self.first, self.packets)?;
         let skipped = index * mtu_bytes;
@@ -104,8 +102,8 @@ pub(crate) struct Waiting {
     pub request: ReadRequest,
     /// Index, in `request`, of the response to be sent next.
     pub sent: u32,
-    /// True if the next response is FIRST or ONLY: it is the first response of a READ, or the first that a duplicate
-    /// requested again.
+    /// True if the next response is FIRST or ONLY: the first response of a READ, or the first that is retransmitted for
+    /// a duplicate. After an ACK, rxe (Linux 6.12) accepts no MIDDLE or LAST as the next response.
     pub starts_message: bool,
     /// True for a duplicate of a READ; a duplicate does not count against `max_dest_rd_atomic`.
     is_duplicate: bool,

@@ -226,7 +226,7 @@ impl Transmitter<'_> {
         let opened = tx.memory.open_remote(tx.pd, read.reth.rkey, va, len, Access::REMOTE_READ);
         let span = opened.map_err(|_| NoResponse::Refused(NakCode::RemoteAccessError))?;
         let aeth = Aeth { syndrome: Syndrome::ACK, msn: read.msn };
-        let spec = tx.builder.packet(opcode, read.first.plus(index), len);
+        let spec = tx.builder.packet(opcode, waiting.next_psn(), len);
         tx.builder.emit_copied(tx.port, &spec, |parts| {
             // MIDDLE responses have no AETH: for them `set_aeth` writes nothing.
             let _ = parts.set_aeth(aeth);
