@@ -293,7 +293,7 @@ impl LossTimer {
                 if is_rnr_wait {
                     // The timer is not armed here, because the end of the RNR wait arms the timer.
                 } else if result.is_read_response && rtt_nanos.is_none() {
-                    self.rearm_lazily(log.sent(), now);
+                    self.rearm_lazily(log.sent(), log.unacked(), now);
                 } else if result.is_read_response || result.changed {
                     self.rearm(log.sent(), log.unacked(), now);
                 }
@@ -419,13 +419,15 @@ impl LossTimer {
     }
 
     /// Ends the backoff after a READ response, and stores the time of the response in `rearm_at`. The timer is
-    /// rearmed from this time when it expires, not before, because READ responses arrive in bursts. If all PSNs are
-    /// acknowledged (`sent_pkts` is 0), stops the timer at once, because otherwise a packet sent just before the expiry
-    /// of the timer would be retransmitted as a probe.
+    /// rearmed from this time when it expires, not before, because READ responses arrive in bursts. In two cases the
+    /// timer is changed at once. After a probe, the timer is rearmed, because its deadline includes the backoff; before
+    /// the first sample it is not, because the next response may be as late as this one. If all PSNs are acknowledged
+    /// (`sent_pkts` is 0), the timer is stopped, because otherwise a packet sent just before the expiry of the timer
+    /// would be retransmitted as a probe.
     #[inline]
-    fn rearm_lazily(&mut self, sent_pkts: u32, now: Instant) {
-        if sent_pkts == 0 {
-            self.timer.stop();
+    fn rearm_lazily(&mut self, sent_pkts: u32, unacked_pkts: u32, now: Instant) {
+        if sent_pkts == 0 || self.rto.has_sampled_pto_expired() {
+            return self.rearm(sent_pkts, unacked_pkts, now);
         }
         self.rto.on_progress();
         self.rearm_at = OptionalInstant::some(now);
@@ -478,14 +480,13 @@ impl LossTimer {
 
     /// Called before [`LossTimer::on_result`] for a SACK that `trigger`, no duplicate, elicited. If otherwise only a
     /// round-trip sample ended the backoff, ends the backoff: the SACK shows that the packets that were timed were lost, not
-    /// retransmitted before their ACK arrived. If `trigger` was sent once, its round trip is a sample.
+    /// retransmitted before their ACK arrived. In this case, and before the first sample, the round trip of `trigger` is
+    /// a sample if `trigger` was sent once.
     pub(crate) fn on_out_of_order(&mut self, recovery: &Recovery, trigger: Psn, now: Instant) {
-        if let Recovery::SelectiveRepeat(scheme) = recovery
-            && self.rto.needs_sample()
-        {
-            match scheme.log().sacked_rtt_nanos(trigger, now) {
-                Some(rtt_nanos) => self.rto.on_unambiguous_sample(rtt_nanos),
-                None => self.rto.end_backoff(),
+        if let Recovery::SelectiveRepeat(scheme) = recovery {
+            self.take_rtt_sample_above_gap(scheme.log(), trigger, now);
+            if self.rto.needs_sample() {
+                self.rto.end_backoff();
             }
         }
     }
@@ -494,10 +495,30 @@ impl LossTimer {
     /// go-back-N of both kinds, if `psn` is timed, takes its round trip as a sample: the sample upon the advance of una
     /// would include the repair of the loss. `psn` was sent once (Karn's algorithm): a go-back cancels the measurement,
     /// and after an expiry only una is retransmitted, until a response cancels the measurement or shows that nothing was
-    /// lost.
+    /// lost. Under selective repeat, the round trip of `psn` is a sample as in [`LossTimer::on_out_of_order`].
     pub(crate) fn on_implied_nak(&mut self, recovery: &Recovery, psn: Psn, now: Instant) {
-        if !recovery.is_selective() && self.rto.timed() == Some(psn) {
-            self.rto.on_acked(now);
+        match recovery {
+            Recovery::GoBackN(_) if self.rto.timed() == Some(psn) => _ = self.rto.on_acked(now),
+            Recovery::GoBackN(_) => {}
+            Recovery::SelectiveRepeat(scheme) => self.take_rtt_sample_above_gap(scheme.log(), psn, now),
+        }
+    }
+
+    /// If there is no round-trip sample, or if only a sample ends the backoff, takes the round trip of `psn`, received
+    /// above a missing packet, unless `psn` was retransmitted. If only timed packets yielded samples, many losses could
+    /// prevent a sample, because the loss of the timed packet cancels the measurement. Without a sample, the response to
+    /// a probe does not show which packets are lost, because the first transmission of the probed packet may have
+    /// elicited this response.
+    fn take_rtt_sample_above_gap(&mut self, log: &SentLog, psn: Psn, now: Instant) {
+        let is_sampled = self.rto.has_sample() && !self.rto.needs_sample();
+        if is_sampled || self.rto.timed() == Some(psn) {
+            return; // `on_result` takes the round trip of the timed packet.
+        }
+        let Some(rtt_nanos) = log.sacked_rtt_nanos(psn, now) else { return };
+        self.rto.on_unambiguous_sample(rtt_nanos);
+        if !self.timer.deadline().is_none() {
+            // The deadline of the PTO before the sample may be much later.
+            self.arm(log.unacked(), now);
         }
     }
 

@@ -221,6 +221,12 @@ impl AdaptiveRto {
         }
     }
 
+    /// Returns whether a probe timeout computed from a sample expired since a packet was last acknowledged.
+    #[inline]
+    pub(crate) fn has_sampled_pto_expired(&self) -> bool {
+        self.expiries > 0 && self.has_sample()
+    }
+
     /// Ends the backoff.
     pub(crate) fn end_backoff(&mut self) {
         self.backoff = 0;

@@ -169,6 +169,71 @@ fn a_timer_learns_when_it_expires_of_what_came_and_stops_where_nothing_is_waited
     assert!(reader.expire(), "nothing came since");
 }
 
+/// Before the first sample, the PTO is 100 us with up to three packets in flight; after it, three round trips.
+#[test]
+fn a_packet_received_above_a_gap_yields_the_first_sample_if_it_was_sent_once() {
+    const RTT_NANOS: u64 = 20_000;
+    for is_read in [false, true] {
+        let receive_last = |reader: &mut Reader, first: u32, after_nanos: u64| {
+            reader.now = reader.now.plus_nanos(after_nanos);
+            if is_read {
+                reader.response(first + 2)
+            } else {
+                reader.sack(first, first + 2, false, &[0, 0, 0, 2])
+            }
+            assert_eq!(reader.requester.recovery.next_psn(), Reader::psn(first), "it is lost");
+            reader.requester.deadline().expect("it runs").nanos_since(reader.now)
+        };
+        let request = |reader: &mut Reader| {
+            if is_read { reader.read() } else { (0..3).for_each(|_| reader.send()) }
+        };
+        let mut reader = Reader::new();
+        request(&mut reader);
+        assert_eq!(receive_last(&mut reader, 0, RTT_NANOS), 3 * RTT_NANOS, "read: {is_read}");
+        reader.event(AckEvent::Ack { next: Reader::psn(READ_PKTS) });
+        (0..READ_PKTS - 1).filter(|_| is_read).for_each(|index| reader.response(index));
+        request(&mut reader);
+        // A READ response does not rearm the timer; a sample would.
+        let expected_nanos = 3 * RTT_NANOS - if is_read { RTT_NANOS / 2 } else { 0 };
+        assert_eq!(
+            receive_last(&mut reader, READ_PKTS, RTT_NANOS / 2),
+            expected_nanos,
+            "read: {is_read}, again"
+        );
+        // The probe is the last SEND, or the READ request.
+        let mut reader = Reader::new();
+        request(&mut reader);
+        assert!(reader.expire());
+        reader.requester.recovery.on_sent(if is_read { READ_PKTS } else { 1 }, reader.now);
+        assert!(receive_last(&mut reader, 0, RTT_NANOS) >= 100_000, "read: {is_read}, after a probe");
+    }
+}
+
+/// If the deadline of a probe applied after a response, its backoff would delay the next probe.
+#[test]
+fn the_first_response_after_a_probe_rearms_the_timer() {
+    const RTT_NANOS: u64 = 20_000;
+    for probes in [1, 4] {
+        let mut reader = Reader::new();
+        reader.read();
+        reader.now = reader.now.plus_nanos(RTT_NANOS);
+        reader.response(1); // the first sample
+        [0, 2].into_iter().for_each(|index| reader.response(index));
+        reader.read();
+        for _ in 0..probes {
+            assert!(reader.expire());
+            reader.requester.recovery.on_sent(READ_PKTS, reader.now);
+        }
+        reader.response(READ_PKTS);
+        let wait_nanos =
+            |reader: &Reader| reader.requester.deadline().expect("it runs").nanos_since(reader.now);
+        assert_eq!(wait_nanos(&reader), 3 * RTT_NANOS, "{probes} probes");
+        reader.now = reader.now.plus_nanos(1_000);
+        reader.response(READ_PKTS + 1);
+        assert_eq!(wait_nanos(&reader), 3 * RTT_NANOS - 1_000, "only when the timer expires, it is rearmed");
+    }
+}
+
 #[test]
 fn want_of_room_reduces_the_packets_in_flight_once_in_a_window() {
     let mut reader = Reader::new();
