@@ -163,6 +163,8 @@ const ANY_GO_BACK_N: &[Row] = &[
      "duplicate_request 2"),
     ("a duplicate for the rest of a READ, then a duplicate: no ACK", "9.7.5.1.3",
      "0 r1x3 / D1f D2m D3l r2x2? 0 / D2f D3l / /", "duplicate_request 2"),
+    ("a duplicate for the last response of a READ, then a duplicate: no ACK", "9.7.5.1.3",
+     "0 r1x3 / D1f D2m D3l r3x1? 0 / D3o / /", "duplicate_request 2"),
     ("a duplicate, then two duplicate READs: no ACK", "9.7.5.1.3",
      "0 r1x1 2 r3x2 / D1o D3f D4l 0 r1x1? 2 r3x2? / D1o D3f D4l / /", "duplicate_request 4"),
     ("a duplicate, then a duplicate READ before the last request: an ACK", "9.7.5.1.3",
