@@ -12,6 +12,7 @@ pub(crate) use link::{End, Settings, TARGET, connect};
 pub(crate) use namespace::{Namespace, wait_listen};
 pub(crate) use peer::{Peer, TIMEOUT};
 pub(crate) use process::{
-    Output, Process, capture_file, compile, is_root, library, ordinary_user, programs, roce, run, shared_dir,
+    Output, Process, capture_file, compile, install, install_script, is_root, library, ordinary_user,
+    programs, roce, run, shared_dir,
 };
 pub(crate) use turn::{Turn, common_turn, turn};

@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::{Duration, Instant};
 
-use super::process::{Process, WITHOUT_PRIVILEGE, is_root, programs, run};
+use super::process::{Process, WITHOUT_PRIVILEGE, install, is_root, programs, run};
 
 /// How long the kernel may take to make one.
 const TIMEOUT: Duration = Duration::from_secs(60);
@@ -92,7 +92,7 @@ impl Namespace {
         let inside = Path::new("/tmp").join(program.file_name().expect("a program has a name"));
         let outside = self.proc().join("root").join(inside.strip_prefix("/").expect("absolute"));
         if !outside.exists() {
-            std::fs::copy(program, &outside).expect("a program can be copied");
+            install(program, &outside);
         }
         let mut command = if self.in_user_namespace {
             let mut command = self.command("unshare");

@@ -209,6 +209,20 @@ pub(crate) fn compile(name: &str, program: &Path) -> PathBuf {
     program.to_owned()
 }
 
+/// Copies `program` to `to`, where it may be started at once. A process of its own writes the copy: a file that this
+/// process has open for writing is open in each child that another thread starts, until that child executes its
+/// program, and a file open for writing cannot be executed ("Text file busy", execve(2)).
+pub(crate) fn install(program: &Path, to: &Path) {
+    run(Command::new("install").args(["-m", "755"]).args([program, to]));
+}
+
+/// Writes `script` to `to`, where it may be started at once, as [`install`].
+pub(crate) fn install_script(script: &str, to: &Path) {
+    let file = tempfile::NamedTempFile::new().expect("the temporary directory is writable");
+    std::fs::write(file.path(), script).expect("the file is ours");
+    install(file.path(), to);
+}
+
 /// A file for the capture that `whose` end of the test on this thread makes, overwritten each time.
 pub(crate) fn capture_file(whose: &str) -> PathBuf {
     let thread = std::thread::current();
@@ -237,10 +251,38 @@ pub(crate) fn ordinary_user(program: &Path, directory: &TempDir) -> Command {
     let copy = directory.path().join(program.file_name().expect("a program has a name"));
     // It may be running: a second command of the same test.
     if !copy.exists() {
-        std::fs::copy(program, &copy).expect("a program can be copied");
+        install(program, &copy);
     }
     let mut command = Command::new("setpriv");
     command.args(WITHOUT_PRIVILEGE);
     command.arg(copy).env_remove("XDG_RUNTIME_DIR").env("HOME", "/nonexistent").current_dir("/");
     command
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_installed_program_starts_while_other_threads_start_processes() {
+        const PROGRAMS: usize = 300;
+        const OTHERS: usize = 1_000;
+        let directory = tempfile::tempdir().expect("the temporary directory is writable");
+        let busy = std::thread::scope(|scope| {
+            for _ in 0..2 {
+                scope.spawn(|| {
+                    for _ in 0..OTHERS {
+                        Command::new("true").status().expect("true(1) is installed");
+                    }
+                });
+            }
+            let is_busy = |number: &usize| {
+                let copy = directory.path().join(number.to_string());
+                install_script("#!/bin/sh\n", &copy);
+                Command::new(&copy).status().is_err()
+            };
+            (0..PROGRAMS).filter(is_busy).count()
+        });
+        assert_eq!(busy, 0, "of {PROGRAMS} programs");
+    }
 }

@@ -2,12 +2,10 @@
 //! sudo by a script that runs its arguments, `./rdma-test` by a script that runs ibv_devinfo, and the installed package
 //! by the programs of this workspace. [`NOT_RUN`] lists the lines that are not run.
 
-use std::fs;
-use std::os::unix::fs::PermissionsExt as _;
 use std::path::Path;
 use std::time::Duration;
 
-use crate::live::{Namespace, Process, library, programs, roce, turn};
+use crate::live::{Namespace, Process, install_script, library, programs, roce, turn};
 
 const PAGE: &str = include_str!("../../../docs/user/ci.md");
 /// Beginnings of blocks and steps that are not run here, and the reasons.
@@ -73,11 +71,6 @@ fn steps(workflow: &Script) -> Vec<Script> {
     steps
 }
 
-fn write_program(path: &Path, script: &str) {
-    fs::write(path, script).unwrap();
-    fs::set_permissions(path, fs::Permissions::from_mode(0o755)).unwrap();
-}
-
 /// Runs `script` in a network namespace with directories of its own: as an ordinary user, or, if the page says sudo or
 /// docker, as root of the namespace.
 fn execute(script: &Script) {
@@ -88,7 +81,7 @@ fn execute(script: &Script) {
         ("docker", include_str!("docker.sh")),
         ("rdma-test", "#!/bin/sh\nibv_devinfo -d roce0 | grep PORT_ACTIVE\n"),
     ] {
-        write_program(&inside.join(name), text);
+        install_script(text, &inside.join(name));
     }
     let as_root = script.text.contains("sudo ") || script.text.contains("docker ");
     let (mut command, path) = if as_root {

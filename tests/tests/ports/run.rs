@@ -271,7 +271,7 @@ fn a_port_or_library_that_cannot_be_used_is_named_before_the_program_starts() {
     assert!(small.contains("too small for any path MTU") && small.contains("ip link set v0 mtu"), "{small}");
     let alone = crate::live::shared_dir();
     let copy = alone.path().join("roce");
-    std::fs::copy(roce(), &copy).expect("a program can be copied");
+    crate::live::install(&roce(), &copy);
     let missing = refusal(&mut Command::new(copy), &["--port", "memif:@x"]);
     assert!(missing.contains("`cargo build --release` builds it"), "{missing}");
     let [side, _] = memif("run-refused");

@@ -1,9 +1,10 @@
 //! What the scripts that tests start must not do.
 
 use std::fs;
-use std::os::unix::fs::PermissionsExt as _;
 use std::path::Path;
 use std::process::Command;
+
+use crate::live::install_script;
 
 /// A directory for the front of PATH, in which each package tool says that it was called, and fails.
 fn package_tools(directory: &Path) {
@@ -11,8 +12,7 @@ fn package_tools(directory: &Path) {
         let path = directory.join(tool);
         let script =
             format!("#!/bin/sh\necho {tool} \"$@\" >>'{}'\nexit 1\n", directory.join("called").display());
-        fs::write(&path, script).unwrap();
-        fs::set_permissions(&path, fs::Permissions::from_mode(0o755)).unwrap();
+        install_script(&script, &path);
     }
 }
 
